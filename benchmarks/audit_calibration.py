@@ -67,6 +67,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 # The methods that `--method` accepts.
 SINGLE: dict[str, dict[str, Any]] = {name: {"name": name} for name in RULES}
 EVENTS = 3000
+CLIENTS = (12, 32)
 RATIO = (1.0, 20.0)  # the range of the slowdown of holders of rare labels
 BATCH = 4  # runs between two writes of the results
 
@@ -80,6 +81,8 @@ class Setting:
     events: int = EVENTS
     jobs: int | None = None
     rate: float | None = None  # the strategy's server_lr; None: its default
+    clients: tuple[int, int] = CLIENTS
+    evaluations: int = 20
 
 
 def federation(number: int, scratch: Path, setting: Setting) -> tuple[str, Spec]:
@@ -87,7 +90,7 @@ def federation(number: int, scratch: Path, setting: Setting) -> tuple[str, Spec]
     rng = np.random.default_rng([2026, number])
     method = setting.method or list(STRATEGIES)[number % len(STRATEGIES)]
     low, high = np.log(setting.ratio)
-    clients = int(rng.integers(12, 33))
+    clients = int(rng.integers(setting.clients[0], setting.clients[1] + 1))
     rare = [int(label) for label in rng.choice(10, int(rng.integers(1, 4)), replace=False)]
     path = scratch / f"{number}.npz"
     small = [int(label) for label in rng.choice(10, 2, replace=False) if label not in rare]
@@ -101,14 +104,21 @@ def federation(number: int, scratch: Path, setting: Setting) -> tuple[str, Spec]
             "clients_per_common_label": max(1, int(clients * rng.uniform(0.25, 0.9))),
         },
         "speeds": {"kind": "ratio", "ratio": float(np.exp(rng.uniform(low, high)))},
-        "strategy": _strategy(method, int(rng.integers(3, min(20, clients - 1))), setting.rate),
+        "strategy": _strategy(method, _buffer(clients, rng), setting.rate),
         "run": {
             "events": setting.events,
-            "evaluate_every": setting.events // 20,
+            "evaluate_every": setting.events // setting.evaluations,
             "seeds": [number],
         },
     }
     return method, Spec.from_dict(spec)
+
+
+def _buffer(clients: int, rng: np.random.Generator) -> int:
+    """Draw a buffer size; FedRAW's buffer has at most one slot for each client."""
+    if clients < CLIENTS[0]:
+        return int(rng.integers(2, clients + 1))
+    return int(rng.integers(3, min(20, clients - 1)))
 
 
 def _strategy(method: str, buffer: int, rate: float | None) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def test_equal_clients_have_fair_shares_under_every_method() -> None:
     assert found.rare_labels == ()
     assert found.rare_presence == dict.fromkeys(METHODS)
     assert found.slower == ()
-    assert found.recommendation.method == "fedfa"
+    assert found.recommendation.method == "fedavg"
     assert "no label is at risk" in str(found.recommendation)
 
 
@@ -174,9 +174,16 @@ def test_defaults_are_those_of_the_strategies() -> None:
 
 def test_what_a_notebook_shows_is_short() -> None:
     assert repr(audit(TEN, SLOW, 5)) == (
-        "<Audit of 10 clients, 2 labels, K=5; FedFa: 1 lost, 0 at risk; FedBuff: 1 lost, 0 at "
-        "risk; CA2FL: 0 lost, 1 at risk; FedRAW: 0 lost, 1 at risk; Replay: 0 lost, 0 at risk; "
-        "recommends FedRAW, K=10>"
+        "<Audit of 10 clients, 2 labels, K=5; FedAvg: 0 lost, 1 at risk; FedFa: 1 lost, 0 at "
+        "risk; FedBuff: 1 lost, 0 at risk; CA2FL: 0 lost, 1 at risk; FedRAW: 0 lost, 1 at risk; "
+        "Replay: 0 lost, 0 at risk; recommends Debt replay, K=5>"
+    )
+
+
+def test_what_a_notebook_shows_names_labels_that_are_late() -> None:
+    shown = repr(audit(TEN, SLOW, 5, arrivals=10))
+    assert shown.startswith(
+        "<Audit of 10 clients, 2 labels, K=5; FedAvg: 0 lost, 1 at risk, 1 late"
     )
 
 

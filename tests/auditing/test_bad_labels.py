@@ -31,8 +31,8 @@ REFUSED = [
         " is JSON; give a CSV or Parquet table with the columns client,label,count",
     ),
     (
-        "site,label,count\na,x,1\n",
-        ": column 'client' is missing (found 'site', 'label', 'count'); add or rename it",
+        "hospital,label,count\na,x,1\n",
+        ": column 'client' is missing (found 'hospital', 'label', 'count'); add or rename it",
     ),
     (
         "client,lable,count\na,x,1\n",

@@ -83,8 +83,8 @@ REFUSED = [
         "Call it 'seconds' (or give the timestamp of every arrival in a column 'timestamp')",
     ),
     (
-        "site,timestamp\na,1\n",
-        ": column 'client' is missing (found 'site', 'timestamp'); add or rename it",
+        "hospital,timestamp\na,1\n",
+        ": column 'client' is missing (found 'hospital', 'timestamp'); add or rename it",
     ),
     (
         "client,seconds,timestamp\na,1,2\n",

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 
 from fedraw.auditing.prediction import audit, seconds_of
@@ -24,6 +26,63 @@ def test_counts_or_a_table() -> None:
     assert audit(TABLE, buffer=2).labels == TABLE.labels
 
 
+LONG = [
+    {"site": 1, "label": "flu", "count": 5}, {"site": 1, "label": "cold", "count": 5},
+    {"site": 2, "label": "cold", "count": 9},
+]  # fmt: skip
+WIDE = pandas.DataFrame({"site": [1, 2], "flu": [5, np.nan], "cold": [5, 9]})
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        pandas.DataFrame(LONG),
+        pandas.DataFrame(LONG).rename(columns={"site": "client"}),
+        WIDE,
+        WIDE.set_index("site"),
+        pandas.DataFrame(LONG).pivot(index="site", columns="label", values="count"),
+    ],
+    ids=["long", "client", "wide", "index", "pivot"],
+)
+def test_a_dataframe_is_read_like_a_file(counts: Any, tmp_path: Path) -> None:
+    path = tmp_path / "counts.csv"
+    counts.reset_index()[[name for name in counts.reset_index() if name != "index"]].to_csv(
+        path, index=False
+    )
+    for given in (counts, path, str(path)):
+        found = audit(given, {1: 1.0, 2: 4.0}, buffer=2)
+        assert found.clients == ("1", "2")
+        assert dict(zip(found.labels, found.coverage, strict=True)) == {"flu": 1, "cold": 2}
+        assert found.samples.tolist() == [10, 9]
+        assert found.seconds.tolist() == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        (
+            pandas.DataFrame(LONG).rename(columns={"site": "hospital"}),
+            "the DataFrame: column 'client' is missing (found 'hospital', 'label', 'count')",
+        ),
+        (
+            pandas.DataFrame([*LONG, {"site": 2, "label": "flu", "count": -3}]),
+            "the DataFrame: row 4, column 'count': '-3' is negative",
+        ),
+        (
+            pandas.DataFrame([*LONG, LONG[0]]),
+            "the DataFrame: row 4: client '1' and label 'flu' are already on row 1; keep one row",
+        ),
+        (pandas.DataFrame(), "the DataFrame has no columns; give the columns site, label and"),
+        (WIDE.iloc[:0], "the DataFrame: there are no rows below the header; add some"),
+        (7, "counts = 7 are not label counts; give a dictionary with the counts of each client"),
+        ("nowhere.csv", "nowhere.csv: there is no such file; check the path"),
+    ],
+)
+def test_counts_of_another_form_are_refused(counts: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(message)):
+        audit(counts)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -32,6 +91,11 @@ def test_counts_or_a_table() -> None:
         ({"buffer": True}, "buffer = True is not an integer"),
         ({"cap": "0.5"}, "cap = '0.5' is not a weight; use a number above 0 and at most 1"),
         ({"cap": True}, "cap = True is not a weight"),
+        ({"arrivals": 0}, "arrivals = 0 is not a horizon; give the number of updates that the"),
+        ({"arrivals": 2.5}, "arrivals = 2.5 is not a horizon"),
+        ({"arrivals": True}, "arrivals = True is not a horizon"),
+        ({"baseline": "fedasync"}, "method 'fedasync' has no verdicts, because the audit has no"),
+        ({"baseline": "fedagv"}, "method 'fedagv': did you mean 'fedavg'?"),
         ({"rare": 7}, "rare = 7 is not a list of labels; write brackets, such as [7]"),
         ({"rare": "flu"}, "rare = 'flu' is not a list of labels; write brackets, such as ['"),
     ],

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.browser import Tab, started
 
+from fedraw.auditing import prediction
 from fedraw.auditing.methods import COLUMNS, THRESHOLDS, Verdict, same_rule, title, verdict
 from fedraw.auditing.page import (
     CLIENT_METHODS,
@@ -25,7 +27,7 @@ from fedraw.auditing.page import (
     speeds,
     write_audit_page,
 )
-from fedraw.auditing.prediction import Audit, audit
+from fedraw.auditing.prediction import Audit
 from fedraw.auditing.view import AuditView, grid_title
 from fedraw.auditing.words import (
     TIED,
@@ -38,6 +40,7 @@ from fedraw.auditing.words import (
 from fedraw.core.labels import LabelTable
 from fedraw.errors import BadInput
 
+audit = partial(prediction.audit, baseline="fedfa")
 NASTY = "<script>console.error('executed')</script>$title" + "long" * 40
 HEBREW = "נדיר מאוד"
 INTERVAL = np.array([4.0, 1.3, 0.7]), np.array([24.0, 3.2, 1.4])  # seconds of `small`
@@ -136,7 +139,8 @@ def test_the_headline_counts_what_is_lost_under_fedfa(found: Audit) -> None:
     lost, risk = (found.verdicts["fedfa"].count(word) for word in ("lost", "at risk"))
     assert (lost, risk) == (2, 0), "else this federation is no example any more"
     page = outline(found)
-    assert page.heading == AuditView(found, "").headline == "2 of 10 labels are about to be lost"
+    headline = "2 of 10 labels are about to be lost under FedFa"
+    assert page.heading == AuditView(found, "").headline == headline
     assert "If the server averages the last 10 updates, regardless of sender (FedFa)" in page.words
     assert str(found.recommendation) in page.words
     assert "A label's fair share is its share of all training samples." in page.words
@@ -145,7 +149,7 @@ def test_the_headline_counts_what_is_lost_under_fedfa(found: Audit) -> None:
 def test_no_label_at_risk_is_said_too() -> None:
     even = audit({i: {"a": 5, "b": 5} for i in range(4)}, buffer=2)
     page = outline(even, source="no times given")
-    assert page.heading == "No label is at risk"
+    assert page.heading == "No label is at risk under FedFa"
     assert "none held by at most half as many clients as the median label (4)" in page.words
     assert "slower-grid" not in page.tables
     assert "Seconds" not in page.tables["all-clients"][0], "they are not known"
@@ -178,7 +182,9 @@ def test_the_cards_of_labels_have_the_audits_numbers(found: Audit) -> None:
         assert first == f"{found.labels[i]}{rare}"
         slow = plain_number(float(found.holders_slowness[i]))
         share = percent(100 * found.coverage[i] / 30)
-        assert held == f"{found.coverage[i]} clients ({share}), {slow}{TIED}× the mean time"
+        time = f"{slow}{TIED}× the mean time"
+        updates = f"{plain_number(float(3000 * found.holders_share[i]))} updates"
+        assert held == f"{found.coverage[i]} clients ({share}), {time}, {updates}"
         words = []
         for method in COLUMNS:
             word = found.verdicts[method][i]
@@ -209,8 +215,9 @@ def test_the_picture_has_a_mark_for_each_label_and_method(found: Audit) -> None:
         assert at == [f"{place(one):.1f}%" for one in standing]
     bands = [attrs for tag, attrs in tags if tag == "rect" and "x" in attrs]
     lost = [attrs["width"] for attrs in bands if attrs["class"] == "lost"]
-    assert lost[:5] == [f"{place(THRESHOLDS[method][0]):.1f}%" for method in COLUMNS]
-    assert len(bands) == 10 * 5 * 3
+    many = len(COLUMNS)
+    assert lost[:many] == [f"{place(THRESHOLDS[method][0]):.1f}%" for method in COLUMNS]
+    assert len(bands) == 10 * many * 3
 
 
 def test_the_limits_are_named(found: Audit) -> None:
@@ -221,9 +228,10 @@ def test_the_limits_are_named(found: Audit) -> None:
 
 def test_where_every_label_is_on_few_clients_holders_count_against_that() -> None:
     # Ten labels on 100 clients each: fair influence, times a tenth over two fifths, is a quarter.
+    # Standing at a half would keep them, but 3,000 arrivals are only three of each client.
     apart = audit({i: {i // 100: 5} for i in range(1000)})
     page = outline(apart)
-    assert all(f"FedFa 50.0{TIED}% ● kept" in card for card in page.cards)
+    assert all(f"FedFa 50.0{TIED}% ◔ late" in card for card in page.cards)
     assert "held by fewer than a quarter of the clients" in page.words
 
 
@@ -237,11 +245,11 @@ def test_what_lies_beyond_the_axis_has_an_arrow(found: Audit) -> None:
     assert page.count('href="#above"') == len(COLUMNS)
     assert 'href="#below"' not in page
     assert f"<b>9,950{TIED}%</b>" in page
-    # One of two clients has a billionth of the arrivals, so twice that in standing; CA2FL alone,
-    # to which clients weigh alike, hears it.
+    # One of two clients has a billionth of the arrivals, so twice that in standing. CA2FL, to which
+    # clients weigh alike, and FedAvg, which waits, hear it.
     slow = audit({0: {"a": 5}, 1: {"b": 5}}, [1.0, 1e9], 1)
     page = render(slow)
-    assert page.count('href="#below"') == len(COLUMNS) - 1
+    assert page.count('href="#below"') == len(COLUMNS) - 2
     assert 'href="#above"' not in page
 
 
@@ -254,6 +262,25 @@ def test_at_most_25_labels_are_drawn_and_the_rest_is_counted() -> None:
     csv = page.split('<textarea id="labels-csv"')[1].split("</textarea>")[0]
     assert len(csv.strip().splitlines()) == 42, "the CSV has them all, after a head"
     assert ",fedfa_standing,fedfa_of_fair,fedbuff_standing,fedbuff_of_fair," in csv
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "cautions"),
+    [
+        (3000, ()),
+        (200, ("The verdicts were calibrated on runs of 3,000 arrivals, not of 200.",)),
+    ],
+)
+def test_the_horizon_and_what_was_not_calibrated_stand_before_the_tables(
+    arrivals: int, cautions: tuple[str, ...]
+) -> None:
+    counts = {i: {"a": 50, "b": 50} for i in range(19)} | {19: {"a": 50, "odd": 900}}
+    one = audit(counts, buffer=5, arrivals=arrivals)
+    assert one.cautions == cautions
+    head = render(one).split("<main>")[0]
+    assert f"In {arrivals:,} arrivals FedFa makes {arrivals:,} aggregations" in head
+    assert all(words in head for words in cautions)
+    assert ('<ul class="cautions">' in head) == bool(cautions)
 
 
 def test_rare_labels_are_drawn_wherever_they_stand() -> None:
@@ -443,7 +470,7 @@ def test_it_can_be_read_without_seeing_it(found: Audit) -> None:
 def test_one_client_with_one_label() -> None:
     alone = audit({"only": {"it": 3}}, buffer=1)
     page = outline(alone)
-    assert page.heading == "No label is at risk"
+    assert page.heading == "No label is at risk under FedFa"
     assert [row[0] for row in page.tables["all-clients"]] == ["Client", "only"]
     assert "1 client in total." in page.words
 

@@ -24,7 +24,8 @@ SECONDS = dict.fromkeys(COUNTS, 1.0) | {"clinic": 6.0}
 
 @pytest.fixture(scope="module")
 def view() -> AuditView:
-    return AuditView(audit(COUNTS, SECONDS), "times.csv", ("a note",), "a federation")
+    found = audit(COUNTS, SECONDS, baseline="fedfa")
+    return AuditView(found, "times.csv", ("a note",), "a federation")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,8 @@ def test_headline_recommendation_and_notes_are_the_same_everywhere(
     view: AuditView, terminal: str
 ) -> None:
     page, document = render_page(view), json.loads("".join(json_document(view)))
-    assert view.headline == document["headline"] == "1 of 3 labels is about to be lost"
+    headline = "1 of 3 labels is about to be lost under FedFa"
+    assert view.headline == document["headline"] == headline
     assert document["recommendation"]["reason"] == view.recommendation.reason
     for words in (view.headline, view.replay, view.staleness, *view.notes):
         assert words in terminal
@@ -75,7 +77,7 @@ def test_headline_recommendation_and_notes_are_the_same_everywhere(
         (
             "fedraw-replay",
             "No label is at risk under Replay",
-            "This holds if the server runs Replay with K=10, but not under FedFa, FedBuff",
+            "This holds if the server runs Replay with K=10, but not under FedAvg, FedFa, FedBuff",
         ),
     ],
 )
@@ -96,7 +98,7 @@ def test_labels_are_ordered_by_the_method_that_was_asked_for() -> None:
     for site in counts.values():
         site["small"] = 1
     counts["clinic"] = {"odd": 400}
-    found = audit(counts, dict.fromkeys(counts, 1.0) | {"clinic": 6.0})
+    found = audit(counts, dict.fromkeys(counts, 1.0) | {"clinic": 6.0}, baseline="fedfa")
     assert AuditView(found, "").worst_first[0].label == "odd"
     view = AuditView(found, "", method="fedraw")
     assert view.worst_first[0].label == "small"

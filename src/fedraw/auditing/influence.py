@@ -50,8 +50,8 @@ from fedraw.strategies import fedstaleweight
 WORK = 4 * 10**6  # the maximum number of slots to weight: draws x scores x slots
 MOST_DRAWS, FEWEST_DRAWS = 2000, 200
 MOST_SCORES = 48  # a weight is a smooth function of the score, interpolated between these
-# The weightings of `participation`.
-PARTICIPATION = ("debt", "intervals", "corrected", "staleness", "contact", "started")
+# The weightings of `participation`, and FedAvg's: each costs little for every single client.
+PARTICIPATION = ("debt", "intervals", "corrected", "staleness", "contact", "started", "samples")
 # Drawing until all slots differ is cheap if the slots differ in at least this share of the draws.
 OFTEN_ENOUGH = 0.02
 
@@ -102,6 +102,8 @@ def influence(groups: Groups, size: int, rule: Rule) -> Floats:
 def _by_participation(groups: Groups, size: int, rule: Rule) -> Floats:
     shares, many = groups.shares, groups.many
     match rule.weighting:
+        case "samples":
+            return groups.wanted("samples")
         case "debt":
             return debt_influence(shares, many, groups.wanted(rule.target), size, REPLAY.mass)
         case "intervals":

@@ -1,6 +1,7 @@
 """Reads tables of label counts: the number of samples of each label at each client.
 
 A table is long (the columns client, label and count) or wide (a column client and one per label).
+The column of clients may also be called site. A table is a file or a DataFrame.
 Small tables are read row by row, with errors that name the line. Large ones are read through
 pyarrow in batches, which keep only numbers in memory; if a table has anything unusual, it is read
 row by row instead.
@@ -13,10 +14,10 @@ import math
 import re
 import zlib
 from array import array
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ from fedraw.core.text import several
 from fedraw.core.types import Ints
 from fedraw.errors import BadInput
 from fedraw.storage.tables import (
+    Row,
     TableFile,
     UnreadableCell,
     open_table,
@@ -37,9 +39,20 @@ from fedraw.storage.tables import (
 # Files of at least this many bytes are read through pyarrow if it is installed.
 SMALL = 1 << 22
 _LONG = ("client", "label", "count")
+_CLIENT = ("client", "site")
+_MISSING = ("nan", "None", "<NA>", "NaT")
 _DIGITS = re.compile(r"\d{1,18}", re.ASCII)
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class Frame(Protocol):
+    """A DataFrame of pandas or polars, neither of which fedraw needs."""
+
+    @property
+    def columns(self) -> Any:
+        """The names of the columns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +93,7 @@ class Entries:
 
 def read_label_counts(path: Path) -> CountsFile:
     """Read a CSV file (gzipped or not) or a Parquet file; names are text."""
-    file = open_table(path)
+    file = with_clients(open_table(path))
     form = form_of(file)
     if path.stat().st_size >= SMALL:
         try:
@@ -88,6 +101,45 @@ def read_label_counts(path: Path) -> CountsFile:
         except BadInput:  # also if pyarrow is missing
             pass
     return _without_empty_labels(entries_of_rows(file, form))
+
+
+def counts_of_frame(frame: Frame) -> CountsFile:
+    """Read the label counts in a DataFrame, in the forms of a file; names are text."""
+    table: Any = frame
+    index = getattr(table, "index", None)
+    if not {*_CLIENT} & {*table.columns} and getattr(index, "name", None) in _CLIENT:
+        table = table.reset_index()
+
+    def rows() -> Iterator[Row]:
+        found = table.iter_rows() if hasattr(table, "iter_rows") else table.itertuples(index=False)
+        for place, values in enumerate(found, 1):
+            yield place, list(map(_cell_text, values))
+
+    header = tuple(map(str, table.columns))
+    if not header:
+        raise BadInput("the DataFrame has no columns; give the columns site, label and count")
+    file = with_clients(
+        TableFile(Path("the DataFrame"), header, "row", rows, batches=lambda: iter(()))
+    )
+    return _without_empty_labels(entries_of_rows(file, form_of(file)))
+
+
+def _cell_text(value: object) -> str:
+    """Return a cell of a DataFrame as text; a missing value is empty.
+
+    >>> _cell_text(float("nan")), _cell_text("nan"), _cell_text(3.0)
+    ('', 'nan', '3.0')
+    """
+    text = str(value)
+    return "" if text in _MISSING and not isinstance(value, str) else text
+
+
+def with_clients(file: TableFile) -> TableFile:
+    """Call the column of clients "client" if its name is site."""
+    if "client" in file.header or "site" not in file.header:
+        return file
+    at = file.header.index("site")
+    return replace(file, header=(*file.header[:at], "client", *file.header[at + 1 :]))
 
 
 def form_of(file: TableFile) -> LongForm | WideForm:

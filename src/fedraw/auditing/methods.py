@@ -17,8 +17,9 @@ from fedraw.strategies.replay import Replay, Target
 
 Buffer = AuditBuffer
 Weighting = AuditWeighting
-Verdict = Literal["lost", "at risk", "kept"]
-VERDICTS: tuple[Verdict, ...] = ("lost", "at risk", "kept")
+# Late: the label's standing is enough to keep it, but the run ends before the model has learned it.
+Verdict = Literal["lost", "at risk", "late", "kept"]
+VERDICTS: tuple[Verdict, ...] = ("lost", "at risk", "late", "kept")
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Rule:
         """Return the number of arrivals that a step depends on, if the buffer has this size."""
         if self.buffer == "single":
             return 1
+        if self.buffer == "all":
+            return clients
         if self.buffer == "recent":  # the default τ is the number of clients
             return clients + (2 if self.weighting == "started" else 1)
         return size
@@ -67,6 +70,16 @@ class AuditedMethod:
     has_buffer: bool = True  # whether K is a setting
     memory: tuple[float, float, float] | None = None  # models: always, per slot, per client
     merit: float | None = None  # mean AvgRare where it was measured, in percent
+
+    @property
+    def waits(self) -> bool:
+        """Whether the server waits for an update of every client before it aggregates."""
+        return self.rule.buffer == "all"
+
+    @property
+    def averages(self) -> bool:
+        """Whether the model is an average of models, and not a sum of updates."""
+        return self.sends != "delta"
 
     def models(self, clients: int, size: int) -> float | None:
         """Return the number of models that the server stores."""
@@ -97,10 +110,12 @@ def _audited(method: Method, rule: tuple[Buffer, Weighting], limits: Thresholds)
     )
 
 
-# FedFa, the baseline of the audit, comes first; ablations come last.
+# FedAvg and FedFa, the usual baselines, come first; ablations come last.
 _TABLE = tuple(
     _audited(method, method.audit_rule, Thresholds(*method.thresholds))
-    for method in sorted(CATALOG.values(), key=lambda m: (m.is_ablation, m.name != "fedfa"))
+    for method in sorted(
+        CATALOG.values(), key=lambda m: (m.is_ablation, m.name not in ("fedavg", "fedfa"))
+    )
     if method.audit_rule is not None and method.thresholds is not None
 )
 BY_METHOD = {method.name: method for method in _TABLE}
@@ -143,7 +158,12 @@ DEBT_TARGET = RULES["fedraw-replay-debt"].target
 # the whole run, the calibration runs do not confirm its verdicts.
 ENOUGH_UPDATES = 12
 
-_PHRASE: dict[Verdict, str] = {"lost": "lost under", "at risk": "at risk under", "kept": "kept by"}
+_PHRASE: dict[Verdict, str] = {
+    "lost": "lost under",
+    "at risk": "at risk under",
+    "late": "late under",
+    "kept": "kept by",
+}
 
 
 def title(method: str, cap: float | None = None) -> str:
@@ -170,7 +190,7 @@ def capped(cap: float) -> Rule:
 
 
 def verdict(method: str, standing: float) -> Verdict:
-    """Return the verdict on a label of this standing.
+    """Return the verdict on a label of this standing, if the run is long enough.
 
     >>> verdict("fedfa", 0.05), verdict("fedfa", 0.2), verdict("fedbuff", 0.2)
     ('lost', 'at risk', 'kept')
@@ -203,11 +223,11 @@ def audited_method(name: str) -> str:
 
     >>> audited_method("Replay")
     'fedraw-replay'
-    >>> audited_method("fedavg")
+    >>> audited_method("fedasync")
     Traceback (most recent call last):
     ...
-    fedraw.errors.BadInput: method 'fedavg' has no verdicts, because the audit has no formula for \
-it; choose one of fedfa, fedbuff, ca2fl, ...
+    fedraw.errors.BadInput: method 'fedasync' has no verdicts, because the audit has no formula \
+for it; choose one of fedavg, fedfa, fedbuff, ...
     """
     wanted = name.lower()
     for method in METHODS:

@@ -68,8 +68,9 @@ SORTED_BY = ("fedfa", "fedraw")  # the tables of clients
 CLIENT_METHODS = ("fedfa", "fedraw", "fedraw-replay")
 
 # Empty, half and full circles, which are distinguishable without colour.
-SIGN: dict[Verdict, str] = {"lost": "○", "at risk": "◐", "kept": "●"}
-CSS_CLASS: dict[Verdict, str] = {"lost": "lost", "at risk": "risk", "kept": "kept"}
+SIGN: dict[Verdict, str] = {"lost": "○", "at risk": "◐", "late": "◔", "kept": "●"}
+CSS_CLASS: dict[Verdict, str] = {"lost": "lost", "at risk": "risk", "late": "risk", "kept": "kept"}
+BANDS: tuple[Verdict, ...] = ("lost", "at risk", "kept")  # of standing
 CHOSEN = "★"
 
 # The axis of the figure.
@@ -82,6 +83,7 @@ EDGE = 9.0  # percent of free space at both ends, so that no mark is cut off
 # The mark of a method: a path around (0, 0) in pixels, and a colour on a light and on a dark
 # page. Methods take these in the order of the catalogue, starting over if there are more.
 STYLES = (
+    ("M-6-5H6L0 6Z", "#7a6a00", "#d6c34a"),
     ("M0-6 6 5H-6Z", "#0a78b8", "#56b4e9"),
     ("M-5-5H5V5H-5Z", "#00805c", "#2ebf94"),
     ("M0-7 7 0 0 7-7 0Z", "#b0568f", "#e394c2"),
@@ -116,6 +118,7 @@ def render_page(view: AuditView) -> str:
         headline=text(view.headline),
         lead=markup(view.lead),
         answer=_answer(view),
+        horizon=_horizon(view),
         methods="\n".join(_tile(view, method) for method in COLUMNS),
         definitions=_definitions(),
         sections="\n".join(sections),
@@ -161,6 +164,13 @@ def _answer(view: AuditView) -> str:
         f"{markup(advice.words)}.</p>\n<pre><code>{text(advice.toml)}</code></pre>\n"
         f'<p class="note">{text(words)}</p></div>'
     )
+
+
+def _horizon(view: AuditView) -> str:
+    """Return the horizon, and what was not calibrated for it."""
+    listed = "".join(f"<li>{text(words)}</li>" for words in view.audit.cautions)
+    cautions = f'<ul class="cautions">{listed}</ul>' if listed else ""
+    return f'<p class="note">{text(f"{view.horizon} {view.waiting}".strip())}</p>{cautions}'
 
 
 def _tile(view: AuditView, method: str) -> str:
@@ -315,6 +325,7 @@ def _card(view: AuditView, row: LabelRow) -> str:
     held = f"{counted(row.coverage, 'client')} ({share})"
     if view.audit.times_known:
         held += f", {plain_number(row.holders_slowness)}{TIED}× the mean time"
+    held += f", {plain_number(row.updates)} updates"
     found = [row.methods[method] for method in COLUMNS]
     lanes = "".join(_lane_words(one, n) for n, one in enumerate(found, 1))
     bands = "".join(_bands(method, n) for n, method in enumerate(COLUMNS))
@@ -351,7 +362,7 @@ def _bands(method: str, row: int) -> str:
     return "".join(
         f'<rect class="{CSS_CLASS[word]}" x="{left:.1f}%" y="{top + 1.5:g}%" '
         f'width="{right - left:.1f}%" height="{LANE - 3:g}%"/>'
-        for word, left, right in zip(VERDICTS, edges, edges[1:], strict=False)
+        for word, left, right in zip(BANDS, edges, edges[1:], strict=False)
     )
 
 

@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedraw.auditing.horizon import ARRIVALS, Horizon, cautions, round_time
 from fedraw.auditing.influence import PARTICIPATION, influence
+from fedraw.auditing.label_counts import Frame, counts_of_frame, read_label_counts
 from fedraw.auditing.methods import (
     COLUMNS,
     DEFAULT_BUFFER,
     ENOUGH_UPDATES,
     METHODS,
+    VERDICTS,
     Rule,
     Verdict,
+    audited_method,
     in_words,
     rules_with_cap,
     title,
-    verdict,
 )
 from fedraw.auditing.participation import debtors
 from fedraw.auditing.presence import (
@@ -65,7 +70,8 @@ from fedraw.errors import BadInput
 
 LARGEST_RATIO = 1e12  # of two clients' times
 
-Counts = LabelTable | Mapping[Any, LabelCounts]
+# A table, the counts of each client, the path of a file, or a DataFrame.
+Counts = LabelTable | Mapping[Any, LabelCounts] | str | PathLike[str] | Frame
 Seconds = Mapping[Any, float] | Sequence[float] | Floats
 # The share of the time for which each client is online.
 Shares = Mapping[Any, float] | Sequence[float] | Floats
@@ -79,6 +85,8 @@ class Audit:
     its share of all samples. Verdicts follow from `standing` (see `auditing.standing`).
     """
 
+    arrivals: int  # the horizon
+    baseline: str  # the method that the user runs today
     buffer: int  # K
     cap: float | None  # on FedRAW's weights, by water-filling
     clients: tuple[ClientId, ...]
@@ -102,7 +110,11 @@ class Audit:
     standing_interval: dict[str, StandingInterval] | None  # None if the times are not estimates
     rare_presence: dict[str, float | None]  # percent; None if no label is rare
     rare_staleness: float | None  # mean number of arrivals between two of a holder of a rare label
-    verdicts: dict[str, tuple[Verdict, ...]]  # by method and label
+    horizon: Horizon
+    round_time: float  # of a method that waits for all clients, over that of as many arrivals
+    cautions: tuple[str, ...]  # what was not calibrated, a sentence each
+    expected_recall: dict[str, Floats]  # by method and label, within the horizon, from 0 to 1
+    verdicts: dict[str, tuple[Verdict, ...]]  # by method and label, within the horizon
     what_if: tuple[ServerSetting, ...]
     slower: tuple[SlowerHolders, ...]
     recommendation: Recommendation
@@ -111,14 +123,28 @@ class Audit:
         many = f"{len(self.clients):,} clients, {len(self.labels):,} labels, K={self.buffer}"
         fate = "; ".join(
             f"{title(method)}: {found.count('lost')} lost, {found.count('at risk')} at risk"
+            + (f", {found.count('late')} late" if "late" in found else "")
             for method, found in self.verdicts.items()
             if method in COLUMNS
         )
         return f"<Audit of {many}; {fate}; recommends {self.recommendation.setting}>"
 
-    def worst_first(self, method: str = "fedfa") -> list[int]:
-        """Return the positions of the labels by their standing under a method, lowest first."""
-        return [int(i) for i in np.argsort(self.standing[method], kind="stable")]
+    def worst_first(self, method: str | None = None) -> list[int]:
+        """Return the positions of the labels by their standing, lowest first.
+
+        Without a method, it is that of the baseline.
+        """
+        standing = self.standing[self.baseline if method is None else method]
+        return [int(i) for i in np.argsort(standing, kind="stable")]
+
+    def aggregations(self, method: str) -> float:
+        """Return how often a method aggregates within the horizon."""
+        return self.horizon.aggregations(method, self.buffer)
+
+    @property
+    def updates(self) -> Floats:
+        """The expected number of arrivals from the holders of each label within the horizon."""
+        return self.arrivals * self.holders_share
 
     def in_words(self, label: int) -> str:
         """Return the verdicts on a label, such as 'lost under FedFa; kept by CA2FL, FedRAW'."""
@@ -131,8 +157,11 @@ class Audit:
     def endangered(
         self, worst: Verdict = "at risk", methods: Sequence[str] = COLUMNS
     ) -> list[tuple[str, Label]]:
-        """Return the (method, label) pairs with this verdict or a worse one ("lost" is worst)."""
-        verdicts = ("lost",) if worst == "lost" else ("lost", "at risk")
+        """Return the (method, label) pairs with this verdict or a worse one ("lost" is worst).
+
+        A label that is late is endangered like one at risk.
+        """
+        verdicts = VERDICTS[: VERDICTS.index("late" if worst == "at risk" else worst) + 1]
         return [
             (method, label)
             for method in methods
@@ -141,7 +170,7 @@ class Audit:
         ]
 
 
-def audit(
+def audit(  # noqa: PLR0913 - one for each fact or choice
     counts: Counts,
     seconds: Seconds | None = None,
     buffer: int | None = None,
@@ -150,11 +179,15 @@ def audit(
     rare: Sequence[Label] | None = None,
     interval: tuple[Floats, Floats] | None = None,
     availability: Shares | None = None,
+    arrivals: int = ARRIVALS,
+    baseline: str = "fedavg",
 ) -> Audit:
     """Predict from label counts and mean training times alone which labels will be lost.
 
     Args:
-        counts: A LabelTable, or one histogram per client.
+        counts: One histogram per client; a DataFrame with the columns site, label and count, or
+            with a row for each site and a column for each label; the path of such a table as CSV
+            or Parquet; or a LabelTable.
         seconds: The mean training time of each client. Without it all clients are equally fast, and
             `slower` shows what happens if the holders of rare labels are slower.
         buffer: The server's buffer size K; by default that of the strategies, or the number of
@@ -164,6 +197,8 @@ def audit(
         interval: The ends of a 95 % interval of each client's time, if the times are estimates.
         availability: The share of the time for which each client is online, unless the times
             already include it; see `effective_seconds`.
+        arrivals: The horizon: the number of updates that the server will receive in the run.
+        baseline: The method that you run today. The recommendation is relative to it.
 
     >>> sites = {i: {"common": 90} for i in range(9)} | {9: {"common": 50, "odd": 40}}
     >>> found = audit(sites, {i: 1.0 for i in range(9)} | {9: 4.0}, buffer=5)
@@ -172,16 +207,13 @@ def audit(
     >>> [round(float(found.standing[m][1]), 3) for m in ("fedfa", "fedraw")]
     [0.025, 0.105]
     >>> print(found.recommendation.toml)
-    strategy.name = "fedraw"
-    strategy.buffer = 10
+    strategy.name = "fedraw-replay-debt"
+    strategy.buffer = 5
 
     """
-    if not isinstance(counts, LabelTable | Mapping):
-        raise BadInput(
-            f"counts = {counts!r:.60} are not label counts; give a dictionary with the counts of "
-            "each client, such as {'north': {'cat': 3}}, or a LabelTable"
-        )
-    table = counts if isinstance(counts, LabelTable) else LabelTable.from_counts(counts)
+    table = _table(counts)
+    if isinstance(seconds, Mapping) and not isinstance(counts, LabelTable | Mapping):
+        seconds = {str(client): value for client, value in seconds.items()}  # as in the table
     mean_seconds = seconds_of(seconds, table.clients)
     if availability is not None:
         slower = effective_seconds(mean_seconds, availability, table.clients) / mean_seconds
@@ -190,6 +222,8 @@ def audit(
     if buffer is None:
         buffer = min(DEFAULT_BUFFER, len(table))
     _check_buffer(buffer, table)
+    _check_arrivals(arrivals)
+    baseline = audited_method(baseline)
     if cap is not None:
         _check_cap(cap, buffer)
     if rare is not None:
@@ -206,9 +240,13 @@ def audit(
         groups, mean_seconds, scores, samples, holding, buffer, rules
     )
     standings = _labels(labels, weight)
-    settings = what_if(coarse, labels, holding, buffer, cap)
     shares = arrival_shares(mean_seconds)
+    coverage, holders_share = table.coverage(), labels.sum_over_holders(shares)
+    horizon = Horizon(arrivals, len(table), holders_share, coverage)
+    settings = what_if(coarse, labels, holding, buffer, cap, horizon)
     return Audit(
+        arrivals=arrivals,
+        baseline=baseline,
         buffer=buffer,
         cap=cap,
         clients=table.clients,
@@ -217,12 +255,12 @@ def audit(
         rare_by_coverage=rare is None,
         holds_rare=holding,
         samples=samples,
-        coverage=table.coverage(),
+        coverage=coverage,
         fair_share=table.fair_shares(),
         seconds=mean_seconds,
         times_known=seconds is not None or availability is not None,
         holders_slowness=labels.mean_of_holders(mean_seconds) / mean_seconds.mean(),
-        holders_share=labels.sum_over_holders(shares),
+        holders_share=holders_share,
         scores=scores,
         replayed=replayed_clients(scores, buffer),
         presence=within,
@@ -232,10 +270,31 @@ def audit(
         standing_interval=standing_intervals(coarse, labels, buffer, rules, mean_seconds, interval),
         rare_presence=together,
         rare_staleness=_mean_return(shares, holding) if rare_labels else None,
-        verdicts={m: tuple(verdict(m, float(s)) for s in standings[m].standing) for m in METHODS},
+        horizon=horizon,
+        round_time=round_time(coarse.rate, coarse.many),
+        cautions=cautions(arrivals, len(table)),
+        expected_recall={m: horizon.recall(m, standings[m].standing, buffer) for m in METHODS},
+        verdicts={m: horizon.verdicts(m, standings[m].standing, buffer) for m in METHODS},
         what_if=settings,
-        slower=if_slower(coarse, labels, holding, buffer, rules) if rare_labels else (),
-        recommendation=recommend(table.labels, settings, buffer, cap, len(table.clients)),
+        slower=if_slower(coarse, labels, holding, buffer, rules, horizon) if rare_labels else (),
+        recommendation=recommend(table.labels, settings, buffer, cap, len(table), baseline),
+    )
+
+
+def _table(counts: Counts) -> LabelTable:
+    """Return the label counts as a table, in whatever form the caller has them."""
+    if isinstance(counts, LabelTable):
+        return counts
+    if isinstance(counts, Mapping):
+        return LabelTable.from_counts(counts)
+    if isinstance(counts, str | PathLike):
+        return read_label_counts(Path(counts)).table
+    if isinstance(counts, Frame):
+        return counts_of_frame(counts).table
+    raise BadInput(
+        f"counts = {counts!r:.60} are not label counts; give a dictionary with the counts of each "
+        "client, such as {'north': {'cat': 3}}, a DataFrame with the columns site, label and "
+        "count, or the path of a CSV file"
     )
 
 
@@ -339,6 +398,15 @@ def _check_buffer(size: int, table: LabelTable) -> None:
         raise BadInput(
             f"a buffer of {size} is larger than the federation: FedRAW keeps one slot per client, "
             f"so with {len(table)} clients it would never fill; give a size from 1 to {len(table)}"
+        )
+
+
+def _check_arrivals(arrivals: int) -> None:
+    """Refuse a horizon that is no number of arrivals."""
+    if not isinstance(arrivals, Integral) or isinstance(arrivals, bool) or arrivals < 1:
+        raise BadInput(
+            f"arrivals = {shown(arrivals)} is not a horizon; give the number of updates that the "
+            "server will receive in the run, such as 3000"
         )
 
 

@@ -68,6 +68,8 @@ def presence(
     >>> presence(np.array([0.5, 0.25, 0.25]), 2, "dedup").round(12)
     array([0.8, 0.6, 0.6])
     """
+    if buffer == "all":
+        return np.ones(shares.size)
     if buffer != "dedup":
         with np.errstate(divide="ignore"):  # a single client has every slot
             found = np.asarray(-np.expm1(size * np.log1p(-shares)), np.float64)
@@ -92,7 +94,7 @@ def group_presence(
     >>> group_presence(np.array([0.5, 0.25, 0.25]), np.array([False, True, True]), 2, "dedup")
     1.0
     """
-    if kept is not None and group[kept].any():
+    if buffer == "all" or (kept is not None and group[kept].any()):
         return 1.0
     if buffer != "dedup":
         counts = np.ones(shares.size) if many is None else many

@@ -50,6 +50,7 @@ class LabelWeights:
         self._part: dict[Weighting, Floats] = {
             "cached": np.ones(rate.size),
             "uniform": arrivals,
+            "samples": _part(table.totals().astype(np.float64), groups.of_client),
             "rarity": arrivals * own,
             "replay": arrivals,  # replayed clients are groups of one
             "debt": _part(wanted_shares(score, table.totals(), DEBT_TARGET), groups.of_client),

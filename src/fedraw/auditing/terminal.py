@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from textwrap import indent
+from textwrap import indent, wrap
 
 from rich import box
 from rich.console import RenderableType
@@ -22,25 +22,91 @@ from fedraw.auditing.view import (
     grid_title,
     verdict_bounds,
 )
-from fedraw.auditing.words import enumeration, plain_text, standing_text
+from fedraw.auditing.words import about, enumeration, plain_number, plain_text, standing_text
 from fedraw.core.text import counted, one_line
 
+MOST_LINES = 25  # of the short form
 MOST_LABELS = 15
 MOST_CLIENTS = 5
 RARE_NAMED = 12
 ESTIMATED = ("fedfa", "fedraw")  # FedBuff's standing is FedFa's; the others need no times
 IN_BUFFER = ("fedfa", "fedraw")  # FedBuff and CA2FL have the presence of FedFa
 SETTINGS = "Settings of a spec (in a Flower run config, with fedraw. before each):"
-STYLE: dict[Verdict, str] = {"lost": "bold red", "at risk": "yellow", "kept": "green"}
+STYLE: dict[Verdict, str] = {
+    "lost": "bold red",
+    "at risk": "yellow",
+    "late": "magenta",
+    "kept": "green",
+}
+
+
+def brief_parts(view: AuditView, width: int) -> Iterator[RenderableType]:
+    """Yield the verdict, the advice and the worst labels in at most `MOST_LINES` lines."""
+    advice = view.recommendation
+    lines = [*_wrapped(view.headline, width, "bold"), *_wrapped(plain_text(view.lead), width)]
+    caution = "" if advice.verdict == "kept" else "yellow"
+    lines += _wrapped(f"Recommendation: {advice}.", width, caution)
+    lines += [Text(f"  {line}") for line in advice.toml.splitlines()]
+    for words in view.audit.cautions:
+        lines += _wrapped(f"Caution: {words}", width, "yellow")
+    if advice.method == view.audit.baseline and view.waiting:
+        lines += _wrapped(view.waiting, width)
+    last = [Text("-v shows everything, and --json prints it as one document.", style="dim")]
+    heard = f"updates: expected from the label's holders{view.under}. {view.horizon}"
+    below = _wrapped(heard, width, "dim")
+    room = MOST_LINES - len(lines) - len(last) - len(below) - 3  # the head of the table
+    for words in view.notes:
+        noted = _wrapped(f"note: {words}", width, "dim")
+        if len(noted) < room:
+            lines, room = lines + noted, room - len(noted)
+    yield from lines[:MOST_LINES]
+    if room > 0:
+        yield _worst_labels(view, room)
+        yield from below
+    yield from last[: MOST_LINES - len(lines)]
+
+
+def _wrapped(words: str, width: int, style: str = "") -> list[Text]:
+    return [Text(line, style=style) for line in wrap(words, width)]
+
+
+def _worst_labels(view: AuditView, most: int) -> Table:
+    """Return the worst labels under the method of the headline and the recommended setting."""
+    best, method = view.recommended, view.headline_method
+    position = {label: i for i, label in enumerate(view.audit.labels)}
+    same = (best.method, best.buffer) == (method, view.audit.buffer)
+    others = [] if same else [view.recommendation.setting]
+    table = _table("label", "held by", "updates", title(method), *others)
+    for row in view.worst_first[:most]:
+        own, i = row.methods[method], position[row.label]
+        then = [] if same else [_outcome(best.verdicts[i], float(best.recall[i]))]
+        updates = plain_number(float(view.audit.horizon.updates(method)[i]))
+        name = _name(row.label, most=16)
+        outcome = _outcome(own.verdict, own.recall)
+        table.add_row(name, f"{row.coverage:,}", updates, outcome, *then)
+    for column in table.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"
+    return table
+
+
+def _outcome(found: Verdict, recall: float) -> Text:
+    return Text(f"{found}, recall {about(recall)}", style=STYLE[found])
 
 
 def terminal_parts(view: AuditView) -> Iterator[RenderableType]:
-    """Yield the parts of the audit."""
+    """Yield all parts of the audit: the verdict and the advice first, then the tables."""
     yield Text(view.headline, style="bold")
     yield Text(f"{plain_text(view.lead)}\n")
+    advice = view.recommendation
+    yield Text(f"Recommendation\n{advice}", style="" if advice.verdict == "kept" else "yellow")
+    yield Text(f"{SETTINGS}\n{indent(advice.toml, '  ')}\n")
+    for words in view.audit.cautions:
+        yield Text(f"Caution: {words}", style="yellow")
     yield Text(at_a_glance(view))
     for note in view.notes:
         yield Text(f"note: {note}", style="dim")
+    horizon = f"Labels within {counted(view.audit.arrivals, 'arrival')}, worst first{view.under}"
+    yield _titled(horizon, _worst_labels(view, MOST_LABELS))
     yield _titled(f"Labels, worst first{view.under}: standing in percent", _labels(view))
     bounds = "; ".join(verdict_bounds())
     yield Text(
@@ -57,9 +123,6 @@ def terminal_parts(view: AuditView) -> Iterator[RenderableType]:
         name = f"What if holders of rare labels were slower {than}: the worst standing"
         yield _titled(name, _slower(view))
     yield _titled("What each method requires, and its merit", _costs(view))
-    advice = view.recommendation
-    yield Text(f"\nRecommendation\n{advice}", style="" if advice.verdict == "kept" else "yellow")
-    yield Text(f"{SETTINGS}\n{indent(advice.toml, '  ')}")
 
 
 def at_a_glance(view: AuditView) -> str:
@@ -70,7 +133,8 @@ def at_a_glance(view: AuditView) -> str:
         f"{counted(len(audit.clients), 'client')}, {counted(len(audit.labels), 'label')}, "
         f"{counted(view.samples, 'sample')}"
     )
-    lines = [f"{size}; K={audit.buffer}{cap}; {view.source}"]
+    lines = [f"{size}; K={audit.buffer}{cap}; {view.source}", view.horizon]
+    lines += [view.waiting] if view.waiting else []
     if not audit.rare_labels:
         lines.append("No label is rare: none has at most half the coverage of the median label.")
         return "\n".join([*lines, view.replay])

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedraw.auditing.label_counts import with_clients
 from fedraw.core.intervals import poisson_interval, student_quantiles
 from fedraw.core.text import several
 from fedraw.core.types import LONGEST_TIME, SHORTEST_TIME, Floats, Ints
@@ -59,7 +60,7 @@ def read_times(path: Path, clients: Sequence[str]) -> MeanTimes:
     if (path / LOG).is_file():
         path /= LOG
     require_file(path)
-    file = _open_event_log(path) if _is_event_log(path) else open_table(path)
+    file = _open_event_log(path) if _is_event_log(path) else with_clients(open_table(path))
     if "seconds" in file.header and "timestamp" in file.header:
         raise BadInput(f"{path}: has both columns 'seconds' and 'timestamp'; remove one of them")
     if "timestamp" in file.header:
@@ -75,7 +76,7 @@ def read_times(path: Path, clients: Sequence[str]) -> MeanTimes:
 def read_shares(path: Path, clients: Sequence[str]) -> dict[str, float]:
     """Read the share of the time for which each client is online: the columns client,online."""
     known, shares = set(clients), dict[str, float]()
-    table = open_table(path)
+    table = with_clients(open_table(path))
     column = table.positions(("client", "online"), extra_columns=True)[0]
     for place, name, share in table.client_values("online", parse_share, extra_columns=True):
         if name not in known:

@@ -24,7 +24,6 @@ from fedraw.auditing.methods import (
     Verdict,
     same_rule,
     title,
-    verdict,
 )
 from fedraw.auditing.prediction import Audit
 from fedraw.auditing.what_if import Recommendation, ServerSetting
@@ -35,6 +34,7 @@ from fedraw.auditing.words import (
     Words,
     enumeration,
     limit,
+    plain_number,
     plain_text,
     rounded,
     standing_percent,
@@ -43,12 +43,13 @@ from fedraw.core.text import counted
 from fedraw.core.types import ClientId, Floats, Ints, Label
 from fedraw.strategies.catalog import SENT
 
+FATES: dict[Verdict, str] = {"lost": "about to be lost", "at risk": "at risk", "late": "late"}
 COST_COLUMNS = ("models on the server", "clients send", "uses labels", "merit")
 COST_CAPTION = (
     "merit: the mean recall of rare labels in the arena on digits and HAM10000, with each method's "
-    "rate tuned (docs/research/arena.md). The recommendation is the smallest change from FedFa "
-    "that keeps every label; among methods that store equally much, it goes by merit. If clients "
-    "send residuals, each client stores one model."
+    "rate tuned (docs/research/arena.md). The recommendation goes by the lowest expected recall of "
+    "a label, and by merit among settings that promise the same. If clients send residuals, each "
+    "client stores one model."
 )
 
 
@@ -61,6 +62,7 @@ class LabelUnderMethod:
     standing: float
     verdict: Verdict
     interval: tuple[float, float] | None  # of the standing; None if the times are not estimates
+    recall: float  # expected within the horizon, from 0 to 1
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ class LabelRow:
     fair_share: float
     holders_slowness: float
     holders_share: float
+    updates: float  # expected from its holders within the horizon
     methods: dict[str, LabelUnderMethod]
     verdict: str  # of all methods, in words
 
@@ -109,6 +112,8 @@ class MethodCost:
     sends: str  # what clients send
     labels: bool  # whether the method uses labels
     merit: float | None  # mean AvgRare where it was measured, in percent
+    aggregations: float  # within the horizon
+    time: float  # that the horizon takes, over that of an asynchronous method
 
 
 @dataclass(frozen=True)
@@ -136,17 +141,17 @@ class AuditView:
     source: str  # of the times
     notes: tuple[str, ...] = ()
     name: str = ""  # what was audited, such as the name of the label file
-    method: str | None = None  # of the headline; by default FedFa, which it then does not name
+    method: str | None = None  # of the headline; by default the baseline
 
     @property
     def headline_method(self) -> str:
         """The method that the headline is about."""
-        return self.method or "fedfa"
+        return self.method or self.audit.baseline
 
     @property
     def under(self) -> str:
-        """The method that was asked for, such as " under FedRAW"; empty if none was."""
-        return "" if self.method is None else f" under {title(self.method)}"
+        """The method of the headline, such as " under FedRAW"."""
+        return f" under {title(self.headline_method)}"
 
     @property
     def recommendation(self) -> Recommendation:
@@ -177,6 +182,13 @@ class AuditView:
         )
 
     @cached_property
+    def recommended(self) -> ServerSetting:
+        """The recommended setting with the labels under it."""
+        best = self.recommendation
+        chosen = best.method, best.buffer, best.cap
+        return next(s for s in self.audit.what_if if (s.method, s.buffer, s.cap) == chosen)
+
+    @cached_property
     def slower(self) -> tuple[SlowerColumn, ...]:
         """The worst rare label if holders of rare labels were slower; empty if none is rare."""
         rare = [self.audit.labels.index(label) for label in self.audit.rare_labels]
@@ -192,7 +204,15 @@ class AuditView:
         """What each method requires, with this many clients and this buffer."""
         clients, size = len(self.audit.clients), self.audit.buffer
         return tuple(
-            MethodCost(m, own.models(clients, size), own.sends, own.labels, own.merit)
+            MethodCost(
+                m,
+                own.models(clients, size),
+                own.sends,
+                own.labels,
+                own.merit,
+                self.audit.aggregations(m),
+                self.audit.round_time if own.waits else 1.0,
+            )
             for m, own in ((method, BY_METHOD[method]) for method in METHODS)
         )
 
@@ -259,18 +279,15 @@ class AuditView:
 
     @property
     def headline(self) -> str:
-        """What happens to the labels under the method that was asked for, or else under FedFa."""
+        """What happens to the labels under the method that was asked for, or the baseline."""
         many = self.tally(self.headline_method)
-        lost, risk = many["lost"], many["at risk"]
-        first = lost or risk
-        if not first:
+        fates = [(many[word], fate) for word, fate in FATES.items() if many[word]]
+        if not fates:
             return f"No label is at risk{self.under}"
+        (first, fate), *rest = fates
         total = counted(len(self.audit.labels), "label")
-        head = f"{first:,} of {total} {'is' if first == 1 else 'are'} "
-        if not lost:
-            return f"{head}at risk{self.under}"
-        more = f", {risk:,} more {'is' if risk == 1 else 'are'} at risk" if risk else ""
-        return f"{head}about to be lost{self.under}{more}"
+        more = "".join(f", {n:,} more {'is' if n == 1 else 'are'} {fate}" for n, fate in rest)
+        return f"{first:,} of {total} {'is' if first == 1 else 'are'} {fate}{self.under}{more}"
 
     @property
     def lead(self) -> Words:
@@ -285,6 +302,14 @@ class AuditView:
                 either = f"{', '.join(others)} or {last}" if others else last
                 return (f"This holds {setting}, but not under {either}.",)
             return (f"This holds {'even ' if method == 'fedfa' else ''}{setting}.",)
+        if all(row.methods[method].verdict == "late" for row in worst):
+            return (
+                f"I{setting[1:]}, {counted(self.audit.arrivals, 'arrival')} are too few to learn "
+                f"{'label' if len(worst) == 1 else 'labels'} ",
+                *enumeration([row.label for row in worst]),
+                f". These are {counted(round(self.audit.aggregations(method)), 'aggregation')}.",
+            )
+        worst = [row for row in worst if row.methods[method].verdict != "late"]
         first, one = worst[0], len(worst) == 1
         return (
             f"I{setting[1:]}, {'label' if one else 'labels'} ",
@@ -300,12 +325,35 @@ class AuditView:
     def _rule_in_words(self) -> str:
         """What a server does under the headline's method, after the words "the server"."""
         method, size, cap = self.headline_method, self.audit.buffer, self.audit.cap
+        if method == "fedavg":
+            return "waits for all sites and averages their models (FedAvg)"
         if method == "fedfa":
             last = "only the last update" if size == 1 else f"the last {size:,} updates"
             return f"averages {last}, regardless of sender (FedFa)"
         buffer = f" with K={size}" if BY_METHOD[method].has_buffer else ""
         capped = f" and a cap of {cap:g}" if cap is not None and method == "fedraw" else ""
         return f"runs {title(method)}{buffer}{capped}"
+
+    @property
+    def horizon(self) -> str:
+        """The horizon, and what it is for the baseline and the recommended setting."""
+        audit, best = self.audit, self.recommendation
+        arrivals = counted(audit.arrivals, "arrival")
+        baseline = f"{title(audit.baseline)} makes {_times(audit.aggregations(audit.baseline))}"
+        if best.method == audit.baseline and best.buffer == audit.buffer:
+            return f"In {arrivals} {baseline}."
+        own = _times(audit.horizon.aggregations(best.method, best.buffer))
+        return f"In {arrivals} {baseline}, and {best.setting} makes {own}."
+
+    @property
+    def waiting(self) -> str:
+        """What it costs in time to wait for all sites; empty if the baseline does not."""
+        if not BY_METHOD[self.audit.baseline].waits:
+            return ""
+        return (
+            f"A round of {title(self.audit.baseline)} waits for the slowest site, so the run takes "
+            f"{plain_number(self.audit.round_time)} times as long as an asynchronous one."
+        )
 
     @property
     def rare_rule(self) -> str:
@@ -341,6 +389,10 @@ class AuditView:
             return ""
         arrivals = counted(rounded(self.audit.rare_staleness), "arrival")
         return f"A holder of a rare label returns after about {arrivals} on average."
+
+
+def _times(aggregations: float) -> str:
+    return counted(max(0, round(aggregations)), "aggregation")
 
 
 def verdict_bounds() -> list[str]:
@@ -390,7 +442,12 @@ def _label_row(audit: Audit, i: int, rare: bool) -> LabelRow:
             interval = float(ends.low[i]), float(ends.high[i])
         influence, standing = audit.label_influence[method][i], audit.standing[method][i]
         return LabelUnderMethod(
-            method, float(influence), float(standing), audit.verdicts[method][i], interval
+            method,
+            float(influence),
+            float(standing),
+            audit.verdicts[method][i],
+            interval,
+            float(audit.expected_recall[method][i]),
         )
 
     return LabelRow(
@@ -400,6 +457,7 @@ def _label_row(audit: Audit, i: int, rare: bool) -> LabelRow:
         float(audit.fair_share[i]),
         float(audit.holders_slowness[i]),
         float(audit.holders_share[i]),
+        float(audit.updates[i]),
         {method: under(method) for method in METHODS},
         audit.in_words(i),
     )
@@ -418,7 +476,7 @@ def _worst_of(
         audit.labels[worst],
         float(setting.label_influence[worst]),
         standing,
-        verdict(setting.method, standing),
+        setting.verdicts[worst],
         setting.rare_presence,
         recommended,
     )
@@ -431,6 +489,7 @@ def json_document(view: AuditView) -> Iterator[str]:
     """
     head = {
         "headline": view.headline,
+        "cautions": list(view.audit.cautions),
         "federation": _federation_json(view),
         "rare_presence": view.audit.rare_presence,
         "labels": [_label_json(row) for row in view.labels],
@@ -458,6 +517,8 @@ def _federation_json(view: AuditView) -> dict[str, Any]:
         "replayed_clients": int(audit.replayed.size),
         "buffer": audit.buffer,
         "cap": audit.cap,
+        "arrivals": audit.arrivals,
+        "baseline": audit.baseline,
         "times": view.source,
         "notes": list(view.notes),
     }
@@ -471,8 +532,10 @@ def _label_json(row: LabelRow) -> dict[str, Any]:
         "rare": row.rare,
         "holders_slowness": row.holders_slowness,
         "holders_share": row.holders_share,
+        "updates": row.updates,
         "influence": {m: found.influence for m, found in row.methods.items()},
         "standing": {m: found.standing for m, found in row.methods.items()},
+        "expected_recall": {m: found.recall for m, found in row.methods.items()},
         "verdict": row.verdict,
         "verdicts": {m: found.verdict for m, found in row.methods.items()},
     }
@@ -509,6 +572,8 @@ def _cost_json(cost: MethodCost) -> dict[str, Any]:
         "clients_send": cost.sends,
         "labels": cost.labels,
         "merit": cost.merit,
+        "aggregations": cost.aggregations,
+        "time": cost.time,
     }
 
 
@@ -518,9 +583,12 @@ def _recommendation_json(found: Recommendation) -> dict[str, Any]:
         "buffer": found.buffer,
         "cap": found.cap,
         "settings": found.keys,
+        "baseline": found.baseline,
         "label": found.label,
         "before": found.before,
         "after": found.after,
+        "recall_before": found.recall_before,
+        "recall_after": found.recall_after,
         "verdict": found.verdict,
         "reason": found.reason,
     }

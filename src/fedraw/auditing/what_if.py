@@ -9,30 +9,32 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from fedraw.auditing.horizon import Horizon
 from fedraw.auditing.influence import influence, kept
 from fedraw.auditing.methods import (
     BY_METHOD,
     METHODS,
     RULES,
-    THRESHOLDS,
+    VERDICTS,
     AuditedMethod,
     Rule,
     Verdict,
     capped,
     title,
-    verdict,
 )
 from fedraw.auditing.presence import Groups, group_presence
 from fedraw.auditing.standing import LabelWeights
-from fedraw.auditing.words import Name, Words, plain_text, standing_percent
+from fedraw.auditing.words import Name, Words, about, plain_text
 from fedraw.core.types import Floats, Label
+from fedraw.strategies.catalog import SENT
 
 SIZES = (3, 5, 10, 20, 50)
 CAP = 0.3  # the paper's cap, which no honest client of its federations reaches
 RATIOS = (1.0, 2.0, 5.0, 10.0, 20.0)
-# Recommend the cap if it lowers the worst standing by at most this share: a cap bounds the weight
-# that a false label report can gain.
-CAP_MAY_COST = 0.05
+# Up to this many sites, half as many slots kept labels best (`python -m benchmarks.few_sites`).
+FEW_SITES = 12
+# Expected recalls that differ by at most this much are considered equal.
+TIE = 0.05
 _WAITS_FOR_ALL = (
     "; the buffer has a slot for every client, so training waits for all of them: set a smaller "
     "buffer if clients may drop out"
@@ -49,6 +51,8 @@ class ServerSetting:
     label_influence: Floats  # multiples of the fair share
     standing: Floats
     rare_presence: float | None  # percent; None if no label is rare
+    recall: Floats  # expected within the horizon, from 0 to 1
+    verdicts: tuple[Verdict, ...]
 
     @property
     def worst(self) -> int:
@@ -56,14 +60,14 @@ class ServerSetting:
         return int(np.argmin(self.standing))
 
     @property
-    def margin(self) -> float:
-        """The lowest standing as a multiple of the standing from which a label is kept."""
-        return float(self.standing.min()) / THRESHOLDS[self.method][1]
+    def effect(self) -> float:
+        """The lowest expected recall."""
+        return float(self.recall.min())
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on the label of the lowest standing."""
-        return verdict(self.method, float(self.standing.min()))
+        """The worst verdict on any label."""
+        return min(self.verdicts, key=VERDICTS.index)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +79,14 @@ class SlowerHolders:
 
 
 def sizes_for(clients: int, own: int) -> list[int]:
-    """Return the buffer sizes of the grid, which includes 2 for a small federation."""
+    """Return the buffer sizes of the grid, which has smaller ones for a small federation."""
     few = (2,) if clients < 10 else ()
-    return sorted({size for size in (*few, *SIZES, own) if size <= clients})
+    return sorted({s for s in (*few, *SIZES, own, half_of(clients, own)) if s <= clients})
+
+
+def half_of(clients: int, own: int) -> int:
+    """Return half as many slots as a small federation has sites, or else the given buffer size."""
+    return max(1, min(own, max(2, clients // 2))) if clients <= FEW_SITES else own
 
 
 def what_if(
@@ -86,13 +95,14 @@ def what_if(
     rare: npt.NDArray[np.bool_],
     size: int,
     cap: float | None,
+    horizon: Horizon,
 ) -> tuple[ServerSetting, ...]:
     """Compute the grid: all methods and ablations, buffer sizes, FedRAW with and without a cap."""
     caps = sorted({CAP, CAP if cap is None else cap})
     rules = [*RULES.items(), *(("fedraw", capped(c)) for c in caps)]
     group = groups.members(rare)
     return tuple(
-        _under(groups, labels, group, k, method, rule)
+        _under(groups, labels, group, k, method, rule, horizon)
         for k in sizes_for(int(groups.many.sum()), size)
         for method, rule in rules
         if rule.cap == "none" or rule.cap_at >= 1 / k
@@ -105,13 +115,18 @@ def if_slower(
     rare: npt.NDArray[np.bool_],
     size: int,
     rules: Mapping[str, Rule],
+    horizon: Horizon,
 ) -> tuple[SlowerHolders, ...]:
     """Compute every method with the holders of rare labels slower by each of `RATIOS`."""
     group = groups.members(rare)
 
     def slower(ratio: float) -> SlowerHolders:
         changed = replace(groups, rate=np.where(group, groups.rate / ratio, groups.rate))
-        found = {m: _under(changed, labels, group, size, m, rule) for m, rule in rules.items()}
+        share = labels.sum_over_holders(changed.shares[changed.of_client])
+        later = replace(horizon, share=share)
+        found = {
+            m: _under(changed, labels, group, size, m, rule, later) for m, rule in rules.items()
+        }
         return SlowerHolders(ratio, found)
 
     return tuple(map(slower, RATIOS))
@@ -124,6 +139,7 @@ def _under(
     size: int,
     method: str,
     rule: Rule,
+    horizon: Horizon,
 ) -> ServerSetting:
     """Evaluate a method; `group` marks the groups with holders of rare labels."""
     present = None
@@ -134,7 +150,11 @@ def _under(
         present = 100 * share
     found = labels.of_groups(influence(groups, size, rule), rule.weighting)
     cap = None if rule.cap == "none" else rule.cap_at
-    return ServerSetting(method, size, cap, found.influence, found.standing, present)
+    recall = horizon.recall(method, found.standing, size)
+    verdicts = horizon.verdicts(method, found.standing, size)
+    return ServerSetting(
+        method, size, cap, found.influence, found.standing, present, recall, verdicts
+    )
 
 
 @dataclass(frozen=True)
@@ -144,18 +164,19 @@ class Recommendation:
     method: str
     buffer: int
     cap: float | None
-    label: Label  # the label of the lowest standing under FedFa with the given buffer
+    baseline: str  # the method that the user runs today
+    label: Label  # the label of the lowest expected recall under the baseline
     before: float  # its standing there
     after: float  # its standing with the recommended setting
-    verdict: Verdict  # on the label that has the lowest standing with the recommended setting
+    recall_before: float  # the lowest expected recall of a label under the baseline, from 0 to 1
+    recall_after: float  # the lowest one with the recommended setting
+    verdict: Verdict  # the worst one on any label with the recommended setting
     words: Words  # the reason, with label names marked
 
     @property
     def setting(self) -> str:
         """The recommended setting, such as 'FedRAW, K=10, cap 0.3'."""
-        size = f", K={self.buffer}" if BY_METHOD[self.method].has_buffer else ""
-        cap = "" if self.cap is None else f", cap {self.cap:g}"
-        return f"{title(self.method)}{size}{cap}"
+        return _setting(self)
 
     @property
     def keys(self) -> dict[str, str | int | float]:
@@ -181,96 +202,135 @@ class Recommendation:
         return f"{self.setting}: {self.reason}"
 
 
+def _setting(found: Recommendation | ServerSetting) -> str:
+    size = f", K={found.buffer}" if BY_METHOD[found.method].has_buffer else ""
+    cap = "" if found.cap is None else f", cap {found.cap:g}"
+    return f"{title(found.method)}{size}{cap}"
+
+
 def recommend(
     labels: Sequence[Label],
     settings: Sequence[ServerSetting],
     size: int,
     cap: float | None,
     clients: int,
+    baseline: str = "fedavg",
 ) -> Recommendation:
-    """Recommend the smallest change from FedFa that keeps all labels, or else the best setting.
+    """Recommend the setting of the largest lowest expected recall of a label.
 
-    The order is: FedFa as it is; FedRAW with the same buffer (with the given cap, or with the usual
-    one if it costs nothing); FedRAW with larger buffers; then the methods whose clients send
-    differences, starting with those that store the least: a few models, an update per slot, an
-    update of every client. Methods with the same storage are ordered by their measured merit, and
-    a method without a measured merit is not recommended.
+    Of settings that differ by at most `TIE`, those of the best verdict count. The baseline comes
+    first, then settings of which the server does not store an update of every client, then the
+    measured merit. A method without a
+    measured merit is not recommended, nor is one that waits for all clients, unless it is the
+    baseline.
     """
     at = {(s.method, s.buffer, s.cap): s for s in settings}
-    now = at["fedfa", size, None]
-    candidates = _candidates(at, size, cap)
-    kept_by = next(((s, why) for s, why in candidates if s.verdict == "kept"), None)
-    best, reason = kept_by or (max((s for s, _ in candidates), key=lambda s: s.margin), "")
-    worst = now.worst
-    before, after = (float(s.standing[worst]) for s in (now, best))
-    words: Words = (reason,)
-    if not reason:
+    now = at[baseline, size, cap if baseline == "fedraw" else None]
+    candidates = [now, *_candidates(at, size, cap, clients)]
+    top = max(s.effect for s in candidates)
+    tied = [s for s in candidates if s.effect >= top - TIE]
+    verdict = max((s.verdict for s in tied), key=VERDICTS.index)
+    best, *others = [s for s in tied if s.verdict == verdict]
+    worst = int(np.argmin(now.recall))
+    words: Words = ()
+    if best is not now:
         words = (
-            "no setting in the grid does more, but label ",
-            Name(labels[best.worst]),
-            f" is still {best.verdict}, with a standing of "
-            f"{standing_percent(float(best.standing.min()), best.method)}; "
-            "it needs more samples, more holders or faster holders",
+            "the expected recall of label ",
+            Name(labels[worst]),
+            f" goes from {about(now.effect)} ({now.verdicts[worst]} under {title(baseline)}) to "
+            f"{about(float(best.recall[worst]))}; ",
         )
-    if best.method not in ("fedfa", "fedbuff"):  # FedBuff gives a label the standing of FedFa
-        old, new = standing_percent(before, "fedfa"), standing_percent(after, best.method)
-        change = f" goes from a standing of {old} ({now.verdict} under FedFa) to {new}; "
-        words = ("label ", Name(labels[worst]), change, *words)
+    words = (*words, *_outlook(labels, best, stays=best is now), _costs(best, now))
+    if best is now and BY_METHOD[baseline].waits and others:
+        words = (*words, f"; {_setting(others[0])} promises as much without waiting for all sites")
     if best.buffer >= clients and BY_METHOD[best.method].rule.buffer == "dedup":
         words = (*words, _WAITS_FOR_ALL)
     return Recommendation(
-        best.method, best.buffer, best.cap, labels[worst], before, after, best.verdict, words
+        best.method,
+        best.buffer,
+        best.cap,
+        baseline,
+        labels[worst],
+        float(now.standing[worst]),
+        float(best.standing[worst]),
+        now.effect,
+        best.effect,
+        best.verdict,
+        words,
     )
 
 
+def _outlook(labels: Sequence[Label], best: ServerSetting, *, stays: bool) -> Words:
+    """Say what becomes of the labels with the recommended setting."""
+    if best.verdict == "kept":
+        return ("no label is at risk" if stays else "no label is at risk then",)
+    i = next(i for i, word in enumerate(best.verdicts) if word == best.verdict)
+    remedy = "it needs more samples, more holders or faster holders"
+    if best.verdict == "late":
+        remedy = "it needs more arrivals"
+    no_more = "no setting promises more, but " if stays else ""
+    return (f"{no_more}label ", Name(labels[i]), f" is still {best.verdict}; {remedy}")
+
+
 def _candidates(
-    at: dict[tuple[str, int, float | None], ServerSetting], size: int, cap: float | None
-) -> list[tuple[ServerSetting, str]]:
-    """Return the settings to choose from, the smallest change first, with a reason for each."""
-    now, buffered = at["fedfa", size, None], at["fedbuff", size, None]
-    found = [(now, "no label is at risk")]
-    for k in sorted({s.buffer for s in at.values() if s.buffer >= size}):
-        larger = "" if k == size else " with a larger buffer"
-        weighted = _capped_if_free(at, k) if cap is None else at["fedraw", k, cap]
-        found.append((weighted, f"no label is at risk then{larger}"))
-    for method in sorted(map(BY_METHOD.__getitem__, METHODS), key=_cost):
-        setting = at.get((method.name, size, None))
+    at: dict[tuple[str, int, float | None], ServerSetting],
+    size: int,
+    cap: float | None,
+    clients: int,
+) -> list[ServerSetting]:
+    """Return the settings to choose from, the preferred ones first.
+
+    FedRAW may have a larger buffer than the given one. The other methods have the given buffer, or
+    half as many slots as a small federation has sites.
+    """
+    found = []
+    for method in sorted(map(BY_METHOD.__getitem__, METHODS), key=_preference):
         # AREA's residuals need clients that never lose their state, which no server can verify.
-        if method.sends != "delta" or method.merit is None or setting is None:
+        if method.merit is None or method.waits or method.sends == "residual":
             continue
-        # If no client is rare enough for replay, it is the same as FedBuff.
-        if method.name == "fedbuff" or not np.allclose(
-            setting.standing, buffered.standing, rtol=1e-9
-        ):
-            found.append((setting, _why(method)))
+        if method.name == "fedraw":
+            sizes = sorted({s.buffer for s in at.values() if s.buffer >= size})
+            found += [
+                _capped_if_free(at, k) if cap is None else at["fedraw", k, cap] for k in sizes
+            ]
+            continue
+        for k in sorted({size, half_of(clients, size)}):
+            setting, buffered = at.get((method.name, k, None)), at.get(("fedbuff", k, None))
+            # If no client is rare enough for replay, it is the same as FedBuff.
+            same = setting and buffered and np.allclose(setting.standing, buffered.standing, 1e-9)
+            if setting and (method.name in ("fedbuff", "fedfa") or not same):
+                found.append(setting)
     return found
 
 
-def _cost(method: AuditedMethod) -> tuple[int, float]:
-    """Return a sort key: what the server stores (few models, per slot, per client), then merit."""
+def _preference(method: AuditedMethod) -> tuple[bool, float]:
+    """Return a sort key: whether the server stores an update of every client, then merit."""
+    _, _, per_client = method.memory or (0, 0, 1)
+    return per_client > 0, -(method.merit or 0.0)
+
+
+def _costs(best: ServerSetting, now: ServerSetting) -> str:
+    """Say what a method costs that is not the baseline."""
+    method, before = BY_METHOD[best.method], BY_METHOD[now.method]
+    if method is before:
+        return ""
     _, per_slot, per_client = method.memory or (0, 0, 1)
-    stores = 2 if per_client else 1 if per_slot else 0
-    return stores, -(method.merit or 0.0)
-
-
-def _why(method: AuditedMethod) -> str:
-    """Return the reason to choose a method that keeps every label, and its cost."""
-    if method.name == "fedbuff":
-        return "adding updates forgets less, so no label is at risk then"
-    stores, _ = _cost(method)
-    if stores == 2:
-        return "no label is at risk then; the server stores an update of every client"
-    costs = "clients send differences"
-    if stores == 1:
+    costs = []
+    if method.sends != before.sends:
+        costs.append(f"clients send {SENT[method.sends]}")
+    if per_client:
+        costs.append("the server stores an update of every client")
+    elif per_slot and method.sends == "delta":
         rare = " of rare clients" if method.rule.weighting == "replay" else ""
-        costs += f", and the server stores at most K updates{rare}"
-    return f"no label is at risk then; {costs}"
+        costs.append(f"the server stores at most K updates{rare}")
+    return f"; {', and '.join(costs)}" if costs else ""
 
 
 def _capped_if_free(
     at: dict[tuple[str, int, float | None], ServerSetting], size: int
 ) -> ServerSetting:
+    """Return FedRAW with the usual cap if it costs nothing: it bounds what false reports gain."""
     plain, with_cap = at["fedraw", size, None], at.get(("fedraw", size, CAP))
-    if with_cap is None or with_cap.margin < (1 - CAP_MAY_COST) * plain.margin:
+    if with_cap is None or with_cap.effect < plain.effect - TIE:
         return plain
     return with_cap

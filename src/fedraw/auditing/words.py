@@ -61,6 +61,17 @@ def percent(value: float | None) -> str:
     return f">99.9{TIED}%" if 99.95 <= value < 100 - 1e-9 else f"{value:.1f}{TIED}%"
 
 
+def about(recall: float) -> str:
+    """Format an expected recall, which is no more certain than its rounding.
+
+    >>> [about(value).replace(TIED, " ") for value in (0.01, 0.43, 0.99)]
+    ['below 5 %', 'about 45 %', 'above 95 %']
+    """
+    if recall < 0.05:
+        return f"below 5{TIED}%"
+    return f"above 95{TIED}%" if recall > 0.95 else f"about {5 * round(20 * recall)}{TIED}%"
+
+
 def standing_text(standing: float, method: str) -> str:
     """Format a standing in percent, with enough digits not to contradict its verdict.
 

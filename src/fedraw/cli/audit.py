@@ -10,12 +10,13 @@ from typing import Annotated
 
 import typer
 
+from fedraw.auditing.horizon import ARRIVALS
 from fedraw.auditing.label_counts import read_label_counts
 from fedraw.auditing.methods import COLUMNS, DEFAULT_BUFFER, METHODS, Verdict, audited_method, title
 from fedraw.auditing.page import write_audit_page
 from fedraw.auditing.prediction import Audit, seconds_of
 from fedraw.auditing.prediction import audit as predict
-from fedraw.auditing.terminal import terminal_parts
+from fedraw.auditing.terminal import brief_parts, terminal_parts
 from fedraw.auditing.times import MeanTimes, read_shares, read_times
 from fedraw.auditing.view import AuditView, json_document
 from fedraw.cli import console
@@ -55,6 +56,18 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
             help="The share of the time for which each client is online: the columns client,online."
         ),
     ] = None,
+    arrivals: Annotated[
+        int, typer.Option(help="The horizon: the updates that the server will receive.")
+    ] = ARRIVALS,
+    baseline: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="METHOD",
+            help="The method that you run today; the recommendation is relative to it.",
+            autocompletion=lambda: list(METHODS),
+        ),
+    ] = "fedavg",
     buffer: Annotated[
         int | None,
         typer.Option(help=f"Buffer size K; {DEFAULT_BUFFER} by default.", show_default=False),
@@ -73,22 +86,28 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
     ] = None,
     fail_on: Annotated[
         FailOn | None,
-        typer.Option(help="Exit with code 1 if a label is lost, or if one is at risk or lost."),
+        typer.Option(
+            help="Exit with code 1 if a label is lost, or if one is lost, at risk or late."
+        ),
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(
-            help="The method of the headline, and the only one that --fail-on judges: "
-            f"{', '.join(METHODS)}.",
+            help="The method of the headline instead of the one that you run today, and the only "
+            f"one that --fail-on judges: {', '.join(METHODS)}.",
             autocompletion=lambda: list(METHODS),
         ),
     ] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show every table.")] = False,
     json_: Json = False,
 ) -> None:
     """Predict from label counts and speeds which labels a federation will lose."""
     if out is not None:
         _refuse_input(out, (labels, times, availability))
-    asked = None if method is None else _method(method)
+    asked = None if method is None else _method(method, "--method")
+    baseline = _method(baseline, "--from")
+    if arrivals < 1:
+        raise BadInput(f"--arrivals {arrivals} is no horizon; give at least one arrival")
     read = read_label_counts(labels)
     table, notes = read.table, list(read.notes)
     known = None if times is None else _times(times, table.clients)
@@ -113,6 +132,8 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
         rare=None if rare is None else _names(rare, table.labels),
         interval=None if known is None or known.arrivals is None else (known.low, known.high),
         availability=None if online is None else [online[str(c)] for c in table.clients],
+        arrivals=arrivals,
+        baseline=baseline,
     )
     if buffer is None and found.buffer < DEFAULT_BUFFER:
         notes.append(
@@ -128,7 +149,8 @@ def audit(  # noqa: PLR0913, PLR0917 - one for each option
         with console.naming("standard output"):
             sys.stdout.writelines(json_document(view))
     else:
-        for part in terminal_parts(view):
+        parts = terminal_parts(view) if verbose else brief_parts(view, console.out.width)
+        for part in parts:
             console.out.print(part)
     if fail_on is not None:
         _judge(found, fail_on, COLUMNS if asked is None else (asked,))
@@ -147,8 +169,8 @@ def _times(path: Path, clients: Sequence[object]) -> MeanTimes:
     return read
 
 
-def _method(name: str) -> str:
-    with error_context("--method"):
+def _method(name: str, option: str) -> str:
+    with error_context(option):
         return audited_method(name)
 
 
@@ -178,6 +200,6 @@ def _judge(found: Audit, fail_on: FailOn, methods: Sequence[str]) -> None:
     if not endangered:
         return
     named = several((f"{label} under {title(method)}" for method, label in endangered), most=10)
-    words = "lost" if fail_on is FailOn.lost else "at risk or lost"
+    words = "lost" if fail_on is FailOn.lost else "lost, at risk or late"
     console.say(f"fedraw: {words}: {named}")
     raise typer.Exit(1)

@@ -36,17 +36,18 @@ from fedraw.strategies.replay import Replay
 
 # The audit's closed forms depend on which updates are in a step and how they are weighted.
 # window: the last K arrivals; blocks: K arrivals, then cleared; dedup: one slot per client, evicted
-# in order of first insertion; single: one arrival; recent: clients with a recent update.
-AuditBuffer = Literal["window", "blocks", "dedup", "single", "recent"]
-# uniform: all slots equal; rarity: by rarity score; cached: all clients equal, whether they are in
-# the buffer or not; replay: the rarest clients always by score, the others by arrivals; debt: every
-# client by its target weight; intervals: by the mean number of steps between a client's updates;
-# corrected: the same, as far as the cache of all clients does not correct it; staleness: by the
-# mean staleness of a client's updates; contact, started: equal weights for all clients that
-# recently sent an update, or recently started from the model.
+# in order of first insertion; single: one arrival; recent: clients with a recent update; all: one
+# update of every client, for which the server waits.
+AuditBuffer = Literal["window", "blocks", "dedup", "single", "recent", "all"]
+# uniform: all slots equal; samples: by number of samples; rarity: by rarity score; cached: all
+# clients equal, whether they are in the buffer or not; replay: the rarest clients always by score,
+# the others by arrivals; debt: every client by its target weight; intervals: by the mean number of
+# steps between a client's updates; corrected: the same, as far as the cache of all clients does not
+# correct it; staleness: by the mean staleness of a client's updates; contact, started: equal
+# weights for all clients that recently sent an update, or recently started from the model.
 AuditWeighting = Literal[
-    "uniform", "rarity", "cached", "replay", "debt", "intervals", "corrected", "staleness",
-    "contact", "started",
+    "uniform", "samples", "rarity", "cached", "replay", "debt", "intervals", "corrected",
+    "staleness", "contact", "started",
 ]  # fmt: skip
 AuditRule = tuple[AuditBuffer, AuditWeighting]
 
@@ -196,6 +197,8 @@ _ROWS = (
         'Data", AISTATS 2017',
         "waits for all clients and averages their models by sample counts",
         demo=True,
+        audit_rule=("all", "samples"),
+        thresholds=(0.06, 0.21),
         memory=(3, 0, 0),
         merit=45.1,
     ),

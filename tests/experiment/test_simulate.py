@@ -274,8 +274,10 @@ def test_a_wrong_argument_is_named_with_its_remedy(wrong: dict[str, Any], messag
 
 def test_a_partition_of_data_that_are_divided_already_is_refused() -> None:
     x, y = np.zeros((20, 3), np.float32), np.arange(20) % 2
-    with pytest.raises(BadInput, match="one dataset for each client, and a partition is given"):
-        fedraw.simulate(data=[(x, y), (x, y)], partition=fedraw.IID(clients=2), events=5)
+    table = {"age": np.arange(20), "ill": y, "site": y}
+    for data in ([(x, y), (x, y)], fedraw.Columns(table, labels="ill", client="site")):
+        with pytest.raises(BadInput, match="which client holds each sample, and a partition"):
+            fedraw.simulate(data=data, partition=fedraw.IID(clients=2), events=5)
 
 
 def test_a_model_that_does_not_fit_is_told_what_the_samples_are() -> None:

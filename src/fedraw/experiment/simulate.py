@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedraw.core.settings import shown
-from fedraw.data.own_data import is_per_client
+from fedraw.data.own_data import names_clients
 from fedraw.errors import BadInput, FedrawError, Interrupted, nearest
 from fedraw.eventlog.costs import COSTS
 from fedraw.eventlog.records import Record
@@ -121,8 +121,8 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
             `fedraw.Spec.from_file("my.toml")`.
         strategy: The name of a method, a strategy such as `fedraw.FedRAW(buffer=10)`, or your own.
         data: The name of a data set; `fedraw.DataSpec(...)` to use a part of it; or your own data:
-            (X, y), a `fedraw.Dataset`, a torch or Hugging Face data set, or one data set per
-            client.
+            (X, y), a `fedraw.Dataset`, a torch or Hugging Face data set, `fedraw.Columns(...)` of
+            a data frame, or one data set per client.
         partition: `fedraw.Coverage(...)`, `fedraw.Dirichlet(...)`, `fedraw.IID(...)` or
             `fedraw.ByColumn(...)`; a function of the labels, the number of classes and a generator
             that returns the samples of each client; or the list of these samples.
@@ -375,10 +375,10 @@ class _Chosen:
     def _partition(self, wanted: Any) -> None:
         if wanted is None:
             return
-        if is_per_client(self._parts.get("data")):
+        if names_clients(self._parts.get("data")):
             raise BadInput(
-                "the data are one dataset for each client, and a partition is given too; leave the "
-                "partition out, or put the data into one dataset"
+                "the data say which client holds each sample, and a partition is given too; leave "
+                "the partition out, or give one dataset without clients"
             )
         if isinstance(wanted, _PARTITIONS):
             self._tables["partition"] = wanted.to_dict()

@@ -20,6 +20,7 @@ from torch import nn
 import fedraw
 from fedraw.errors import BadInput
 from fedraw.eventlog.records import JoinedRecord, Record, StartRecord
+from fedraw.strategies.catalog import CATALOG, Method
 from fedraw.strategies.fedfa import FedFaState
 from fedraw.strategies.protocol import Contents
 
@@ -265,11 +266,35 @@ def test_indices_divide_the_data_as_a_function_does() -> None:
         ({"executor": "threads"}, "executor = 'threads' is unknown"),
         ({"device": 3}, "training.device = 3 must be a text"),
         ({"data": "digts"}, "digts"),
+        (
+            {"strategy": "fedraw", "buffer": 3},
+            r"of the method 'fedraw'; write strategy=fedraw.FedRAW\(buffer=3\)",
+        ),
+        (
+            {"strategy": "fedraw-dedup-only", "buffer": 3},
+            r"write strategy=fedraw.FedRAW\(weighting='uniform', buffer=3\)",
+        ),
+        (
+            {"strategy": "fedfa", "server_lr": 0.5},
+            "server_lr = 0.5 is not a setting of the method 'fedfa'; methods with .* are fedbuff,",
+        ),
+        ({"lr": 0.5}, r"lr = 0.5 is a setting of train; write train=fedraw.SGD\(lr=0.5\)"),
+        ({"alpha": 1}, r"a setting of partition; write partition=fedraw.Dirichlet\(alpha=1\)"),
+        ({"strategy": "fedraw", "bufer": 3}, "has no argument 'bufer'; did you mean 'buffer'"),
+        ({"evaluate_evry": 9}, "has no argument 'evaluate_evry'; did you mean 'evaluate_every'"),
     ],
 )
 def test_a_wrong_argument_is_named_with_its_remedy(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         fedraw.simulate(**FREE | {"seeds": [1]} | wrong)
+
+
+@pytest.mark.parametrize("method", CATALOG.values(), ids=list(CATALOG))
+def test_every_setting_of_a_method_is_told_where_it_belongs(method: Method) -> None:
+    for key, value in method.spec_settings.items():
+        wanted: dict[str, Any] = {"strategy": method.name, key: value}
+        with pytest.raises(BadInput, match=rf"write strategy=fedraw\.{method.factory.__name__}\("):
+            fedraw.simulate(**wanted)
 
 
 def test_a_partition_of_data_that_are_divided_already_is_refused() -> None:

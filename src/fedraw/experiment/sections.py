@@ -397,6 +397,11 @@ class Stragglers(_Speeds):
     ratio: float
 
 
+# What `partition` and `speeds` of `fedraw.simulate` may be.
+PARTITIONS = (Coverage, Dirichlet, IID, ByColumn)
+SPEEDS = (Correlated, Uniform, Equal, Ratio, Stragglers)
+
+
 def plain(value: Any) -> Any:
     """Convert a value for a spec: NumPy numbers and arrays become Python numbers and lists."""
     if isinstance(value, tuple | list | range):

@@ -23,6 +23,7 @@ from fedraw.eventlog.summary import BUILT_IN, FURTHER_MODELS
 from fedraw.experiment.cells import Cell, run_cells
 from fedraw.experiment.conditions import Availability, Losses, Membership
 from fedraw.experiment.costs import Costs
+from fedraw.experiment.keywords import refuse_unknown_keywords
 from fedraw.experiment.loading import prepare
 from fedraw.experiment.options import ExecutorKind, Options
 from fedraw.experiment.parts import Parts, model_factory
@@ -30,6 +31,8 @@ from fedraw.experiment.progress import ProgressLine
 from fedraw.experiment.result import Result, accepted_nothing, first_refusal, problems_of
 from fedraw.experiment.sections import (
     IID,
+    PARTITIONS,
+    SPEEDS,
     ByColumn,
     Calibration,
     Correlated,
@@ -57,10 +60,8 @@ from fedraw.strategies.protocol import Strategy
 # Called in this process with each record of the log and its seed.
 Callback = Callable[[Record, int], object]
 
-_PARTITIONS = (Coverage, Dirichlet, IID, ByColumn)
-_SPEEDS = (Correlated, Uniform, Equal, Ratio, Stragglers)
 
-
+@refuse_unknown_keywords
 def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
     spec: Spec | None = None,
     *,
@@ -264,7 +265,7 @@ def _run(
         remedy = "" if folder is None else "; continue with resume=True"
         raise Interrupted(f"{stopped}{remedy}") from None
     for problem in problems_of(runs):
-        warnings.warn(problem, stacklevel=3)
+        warnings.warn(problem, stacklevel=4)  # the caller of `simulate`
     if any(map(accepted_nothing, runs)):
         raise FedrawError(
             f"a run accepted no update at all: {first_refusal(runs)}; is the learning rate too "
@@ -380,7 +381,7 @@ class _Chosen:
                 "the data say which client holds each sample, and a partition is given too; leave "
                 "the partition out, or give one dataset without clients"
             )
-        if isinstance(wanted, _PARTITIONS):
+        if isinstance(wanted, PARTITIONS):
             self._tables["partition"] = wanted.to_dict()
         elif callable(wanted) and not isinstance(wanted, type):
             _refuse_signature("partition", wanted, "labels", "classes", "rng")
@@ -407,9 +408,9 @@ class _Chosen:
     def _speeds(self, wanted: Any) -> None:
         if wanted is None:
             return
-        if isinstance(wanted, _SPEEDS):
+        if isinstance(wanted, SPEEDS):
             self._tables["speeds"] = wanted.to_dict()
-        elif isinstance(wanted, str) and wanted in {kind.kind for kind in _SPEEDS}:
+        elif isinstance(wanted, str) and wanted in {kind.kind for kind in SPEEDS}:
             raise BadInput(f"speeds = {wanted!r}: write fedraw.{wanted.capitalize()}(...)")
         elif isinstance(wanted, str | os.PathLike):
             if not Path(wanted).exists():

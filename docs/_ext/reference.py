@@ -258,14 +258,15 @@ def reference(method: Method) -> str:
 
 
 def settings_table(method: Method) -> str:
-    """Keys of `[strategy]` with types and defaults."""
+    """Keys of `[strategy]` with types, defaults and meanings."""
     rows = ""
-    types = method.setting_types
+    types, meanings = method.setting_types, method.setting_meanings
     for key, default in method.shown_settings.items():
-        rows += f"| `{key}` | `{types[key].replace('|', 'or')}` | `{default}` |\n"
+        kind = types[key].replace("|", "or")
+        rows += f"| `{key}` | `{kind}` | `{default}` | {cell(meanings[key])} |\n"
     if not rows:
         return "The method has no settings."
-    return "| key | type | default |\n|---|---|---|\n" + rows
+    return "| key | type | default | meaning |\n|---|---|---|---|\n" + rows
 
 
 # -- Command line and specs -----------------------------------------------------------------------

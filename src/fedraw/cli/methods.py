@@ -1,4 +1,4 @@
-"""`fedraw methods`: list the methods and what they need, or show the settings of one."""
+"""`fedraw methods`: list the methods with what they need and where they come from, or show one."""
 
 from __future__ import annotations
 
@@ -63,11 +63,12 @@ def _print_method(method: Method) -> None:
     console.out.print(Text(f"This method {method.summary}."))
     needs = _needs(method)
     console.out.print(Text(f"{needs[0].upper()}{needs[1:]}."))
-    table = Table("setting", "default", "values", box=box.SIMPLE_HEAD, pad_edge=False)
-    types = method.setting_types
+    table = Table("setting", "default", "values and meaning", box=box.SIMPLE_HEAD, pad_edge=False)
+    types, meanings = method.setting_types, method.setting_meanings
     for key, default in method.shown_settings.items():
         fixed = " (fixed)" if key in method.preset else ""
-        table.add_row(f"strategy.{key}", Text(default + fixed), Text(types[key]))
+        values = Text(f"{types[key]}\n").append(meanings[key], "dim")
+        table.add_row(f"strategy.{key}", Text(default + fixed), values)
     if types:
         console.out.print(table)
     else:
@@ -92,5 +93,6 @@ def _facts(method: Method) -> dict[str, Any]:
         "merit": method.merit,
         "settings": {k: None if v is MISSING else v for k, v in settings.items()},
         "types": method.setting_types,
+        "meanings": method.setting_meanings,
         "fixed": list(method.preset),
     }

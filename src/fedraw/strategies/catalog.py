@@ -33,6 +33,7 @@ from fedraw.strategies.mifa import MIFA
 from fedraw.strategies.protocol import Strategy
 from fedraw.strategies.qfedavg import QFedAvg
 from fedraw.strategies.replay import Replay
+from fedraw.strategies.settings import MEANINGS
 
 # The audit's closed forms depend on which updates are in a step and how they are weighted.
 # window: the last K arrivals; blocks: K arrivals, then cleared; dedup: one slot per client, evicted
@@ -146,6 +147,16 @@ class Method:
         '"rarity"'
         """
         return {key: _toml(value) for key, value in self.spec_settings.items()}
+
+    @property
+    def setting_meanings(self) -> dict[str, str]:
+        """What each setting means, in a sentence.
+
+        >>> CATALOG["fedfa"].setting_meanings["buffer"]
+        'The number of last updates K whose models are averaged.'
+        """
+        name = self.base.name
+        return {key: MEANINGS.get(f"{name}.{key}") or MEANINGS[key] for key in self.spec_settings}
 
     @property
     def setting_types(self) -> dict[str, str]:

@@ -36,6 +36,8 @@ from fedraw.storage.snapshot import (
 
 Which = Literal["current", "best", "serving", "calibrated"]
 CHOICES: tuple[Which, ...] = get_args(Which)
+# The end of the names of the files that models are written to.
+SUFFIX = ".safetensors"
 # A snapshot may be replaced while it is read; another attempt then reads the new one.
 ATTEMPTS = 5
 _TITLES = {
@@ -160,10 +162,10 @@ def export_model(folder: Path, out: Path, which: Which = "current", *, card: boo
     if out.is_dir():
         raise BadInput(f"cannot write {out}: it is a folder; name a file in it with --out")
     path = out.with_suffix(".md")
-    if card and path == out:
+    if out.suffix not in ("", SUFFIX):
         raise BadInput(
-            f"{out} is also the name of the model card; name the model with --out such as "
-            f"{out.with_suffix('.safetensors')}, or leave the card out with --no-card"
+            f"cannot write {out}: a model is written as safetensors and in no other form; name the "
+            f"file {out.with_suffix(SUFFIX).name}, which safetensors.torch.load_file reads"
         )
     for file in (out, path) if card else (out,):
         _refuse_in_a_run(file)

@@ -330,6 +330,7 @@ class Mistaken(fedraw.FedFa):
         return state if self.mistake == "start" else (state, receivers)
 
     def step(self, state: Any, event: Any) -> Any:
+        before = state.version
         state, receivers = super().step(state, event)
         match self.mistake:
             case "alone":
@@ -348,6 +349,14 @@ class Mistaken(fedraw.FedFa):
                 state.model = state.model.tolist()
             case "column":
                 state.model = state.model[:, None]
+            case "same version":
+                state.model = state.model.copy()
+            case "earlier version":
+                state.version -= 2
+            case "in place" if state.version == before:
+                state.model += 1
+            case "in place":
+                state.model = state.model.copy()  # an array that this strategy does not freeze
         return state, receivers
 
 
@@ -367,6 +376,12 @@ class Mistaken(fedraw.FedFa):
             "column",
             r"strategy Mistaken has a model of type float32 and shape \(0, 1\); models are",
         ),
+        (
+            "same version",
+            "Mistaken has a new model and the version 0 after version 0; add 1 to state.version",
+        ),
+        ("earlier version", "Mistaken has a new model and the version -2 after version 0; add 1"),
+        ("in place", "Mistaken writes to an array that was handed in or out .* state.version"),
     ],
 )
 def test_mistakes_of_a_strategy_are_named(mistake: str, words: str) -> None:

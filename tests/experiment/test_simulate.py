@@ -305,6 +305,48 @@ def test_a_partition_of_data_that_are_divided_already_is_refused() -> None:
             fedraw.simulate(data=data, partition=fedraw.IID(clients=2), events=5)
 
 
+_X, _Y = np.arange(80, dtype=np.float32).reshape(40, 2), np.arange(40) % 4
+_SOME = _Y < 2
+
+
+@pytest.mark.parametrize(
+    ("wanted", "notes"),
+    [
+        ({"data": (_X, _Y)}, []),
+        (
+            {"data": (_X[_SOME], _Y[_SOME]), "test": (_X, _Y)},
+            ["the test set has labels that no client holds, so no method can learn them: 2, 3"],
+        ),
+        (
+            {"data": (_X, _Y), "test": (_X[_SOME], _Y[_SOME]), "rare_labels": [1, 3]},
+            ["the test set has no sample of some rare labels, so their recall is unknown: 3"],
+        ),
+        (
+            {"data": (_X, _Y + 1)},
+            [
+                "neither a client nor the test set has a sample of some labels, for which the "
+                "model has outputs: 0"
+            ],
+        ),
+    ],
+)
+def test_labels_that_somebody_does_not_know_are_named(
+    wanted: dict[str, Any], notes: list[str]
+) -> None:
+    given = {"partition": fedraw.IID(clients=2), "strategy": "fedavg", "events": 4, "seeds": [1]}
+    result = fedraw.simulate(**cast(Any, given), train="none", **wanted)
+    start = next(r for r in result[1].records() if isinstance(r, StartRecord))
+    assert list(start.notes) == notes
+    assert all(note in repr(fedraw.compare(result)) for note in notes)
+
+
+def test_a_label_that_appears_in_a_drift_is_held() -> None:
+    drift = fedraw.Drift(kind="new", label=9)
+    result = fedraw.simulate(**FREE | {"seeds": [1], "drift": drift})
+    start = next(r for r in result[1].records() if isinstance(r, StartRecord))
+    assert start.notes == ()
+
+
 def test_a_model_that_does_not_fit_is_told_what_the_samples_are() -> None:
     x, y = np.zeros((40, 28, 28), np.uint8), np.arange(40) % 2
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(1352, 2))

@@ -16,7 +16,7 @@ from fedraw.core.text import several
 from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
 from fedraw.experiment.calibrating import labels_left_out, refuse_uncalibrated
-from fedraw.experiment.clients import Clients, draw_clients
+from fedraw.experiment.clients import Clients, draw_clients, unknown_labels
 from fedraw.experiment.conditions import flights_of, founders, member_changes, members_of
 from fedraw.experiment.costs import ClientCosts, CostMeter, client_costs, with_costs
 from fedraw.experiment.options import DEFAULTS, Options
@@ -120,7 +120,11 @@ class Scenario:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What every result has to say: how the data differ from the release, what was loaded."""
+        """What every result has to say.
+
+        This is how the data differ from the release, what was loaded, and which labels the clients
+        or the test set do not know.
+        """
         loss, evidence = self.spec.training.loss, self.strategy.needs.label_evidence
         own: tuple[str, ...] = () if self.loaded is None else (str(self.loaded),)
         if loss != CROSS_ENTROPY and evidence in ("checked", "inferred"):
@@ -130,6 +134,7 @@ class Scenario:
             )
         if self.spec.calibration is not None:
             own += labels_left_out(self.clients)
+        own += unknown_labels(self.clients)
         return (*self.clients.dataset.notes, *own, *self._sites())
 
     def _sites(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from fedraw.experiment.calibrating import labels_left_out, refuse_uncalibrated
 from fedraw.experiment.clients import Clients, draw_clients, unknown_labels
 from fedraw.experiment.conditions import flights_of, founders, member_changes, members_of
 from fedraw.experiment.costs import ClientCosts, CostMeter, client_costs, with_costs
+from fedraw.experiment.divergence import rate_note
 from fedraw.experiment.options import DEFAULTS, Options
 from fedraw.experiment.parts import NO_PARTS, Parts, digest, with_plugins
 from fedraw.experiment.sections import Drift
@@ -134,6 +135,8 @@ class Scenario:
             )
         if self.spec.calibration is not None:
             own += labels_left_out(self.clients)
+        if self.parts.train is None:
+            own += rate_note(self.spec)
         own += unknown_labels(self.clients)
         return (*self.clients.dataset.notes, *own, *self._sites())
 

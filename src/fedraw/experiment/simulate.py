@@ -23,6 +23,7 @@ from fedraw.eventlog.summary import BUILT_IN, FURTHER_MODELS
 from fedraw.experiment.cells import Cell, run_cells
 from fedraw.experiment.conditions import Availability, Losses, Membership
 from fedraw.experiment.costs import Costs
+from fedraw.experiment.divergence import divergence
 from fedraw.experiment.keywords import refuse_unknown_keywords
 from fedraw.experiment.loading import prepare
 from fedraw.experiment.options import ExecutorKind, Options
@@ -264,13 +265,14 @@ def _run(
     except Interrupted as stopped:
         remedy = "" if folder is None else "; continue with resume=True"
         raise Interrupted(f"{stopped}{remedy}") from None
-    for problem in problems_of(runs):
+    own_train = parts.train is not None or "train" in spec.plugin_parts
+    diverged = divergence(runs, None if own_train else spec.training.lr)
+    failed = any(map(accepted_nothing, runs))
+    for problem in (*problems_of(runs), *(() if failed else diverged)):
         warnings.warn(problem, stacklevel=4)  # the caller of `simulate`
-    if any(map(accepted_nothing, runs)):
-        raise FedrawError(
-            f"a run accepted no update at all: {first_refusal(runs)}; is the learning rate too "
-            "high?"
-        )
+    if failed:
+        reasons = "; ".join((first_refusal(runs), *diverged))
+        raise FedrawError(f"a run accepted no update at all: {reasons}")
     return Result(runs)
 
 

@@ -133,19 +133,7 @@ class Spec:
         change of `training.model` drops the file's `stem` and `weights`.
         """
         path = Path(path)
-        try:
-            # Editors on Windows begin a file with a byte-order mark.
-            tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        except FileNotFoundError:
-            raise BadInput(f"{path} does not exist; 'fedraw new {path}' writes one") from None
-        except IsADirectoryError:
-            raise BadInput(f"{path} is a folder; name the SPEC.toml in it") from None
-        except UnicodeDecodeError as problem:
-            raise BadInput(f"{path} is not UTF-8 ({problem}); save it as UTF-8") from None
-        except OSError as problem:
-            raise BadInput(f"cannot read {path}: {problem}") from None
-        except (ValueError, RecursionError) as problem:  # TOML's own errors are ValueErrors too
-            raise BadInput(f"{path} is not valid TOML: {problem}") from None
+        tables = _read_toml(path)
         with naming(path):
             _change(tables, changes or {})
             _find_plugins(tables, path.parent.absolute())
@@ -251,6 +239,27 @@ class Spec:
 
 
 _OPTIONAL = frozenset(own.name for own in fields(Spec) if own.default is None)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        # Editors on Windows begin a file with a byte-order mark.
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise BadInput(f"{path} does not exist; 'fedraw new {path}' writes one") from None
+    except IsADirectoryError:
+        raise BadInput(f"{path} is a folder; name the SPEC.toml in it") from None
+    except UnicodeDecodeError as problem:
+        raise BadInput(f"{path} is not UTF-8 ({problem}); save it as UTF-8") from None
+    except OSError as problem:
+        raise BadInput(f"cannot read {path}: {problem}") from None
+    except (ValueError, RecursionError) as problem:  # TOML's own errors are ValueErrors too
+        raise BadInput(f"{path} is not valid TOML: {problem}") from None
+
+
+def names_version(path: Path) -> bool:
+    """Return whether a SPEC.toml says for which version of the format it was written."""
+    return "version" in _read_toml(path)
 
 
 @contextmanager

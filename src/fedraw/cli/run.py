@@ -17,7 +17,7 @@ from fedraw.cli import console
 from fedraw.cli.options import DataRoot, Force, Jobs, Json, refuse_resume_and_force
 from fedraw.errors import BadInput, FedrawError, Interrupted
 from fedraw.eventlog.compare import compare
-from fedraw.experiment.cells import Cell, CellProgress, cores, run_cells
+from fedraw.experiment.cells import Cell, CellProgress, cores, resume_lines, run_cells
 from fedraw.experiment.divergence import divergence
 from fedraw.experiment.loading import prepare
 from fedraw.experiment.options import Options
@@ -110,6 +110,8 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
             facts = _check(cells, options)
         _describe(spec, facts, json_)
         return
+    for line in resume_lines(cells) if resume else ():
+        console.say(line)
     with naming(spec_file), running(cells, options, jobs) as progress:
         results = run_cells(cells, options, jobs, progress)
     rows = compare(results)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -20,7 +21,7 @@ from fedraw.errors import BadInput, FedrawError, Interrupted, nearest
 from fedraw.eventlog.costs import COSTS
 from fedraw.eventlog.records import Record
 from fedraw.eventlog.summary import BUILT_IN, FURTHER_MODELS
-from fedraw.experiment.cells import Cell, run_cells
+from fedraw.experiment.cells import Cell, resume_lines, run_cells
 from fedraw.experiment.conditions import Availability, Losses, Membership
 from fedraw.experiment.costs import Costs
 from fedraw.experiment.divergence import divergence
@@ -174,7 +175,8 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         resume: Continue the unfinished runs in `out` and keep the finished ones. The settings and
             your own objects must be the same.
         force: Replace the runs in `out`.
-        progress: Show a progress line if standard error is a terminal or a notebook.
+        progress: Show a progress line if standard error is a terminal or a notebook, and with
+            `resume` where each run continues.
         callbacks: Functions that are called in this process with each record of the log and its
             seed. An error in one of them stops the run.
 
@@ -251,6 +253,9 @@ def _run(
 
     if parts.data is None and len(cells) > 1:
         prepare(spec, options.data_root)
+    if options.resume and _flag("progress", progress):
+        for text in resume_lines(cells):
+            print(text, file=sys.stderr)
     line = ProgressLine([spec.run.events] * len(cells), 1 if options.has_workers else jobs)
     try:
         with closing(line), options.connected():

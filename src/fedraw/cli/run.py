@@ -105,13 +105,13 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     cells = [Cell(spec, seed, folder / f"seed-{seed}") for seed in spec.run.seeds]
     for cell in cells:
         refuse_folder(cell, options)  # before loading data and starting a cluster
+    for line in resume_lines(cells) if resume else ():
+        console.say(line)
     if dry_run:
         with naming(spec_file):
             facts = _check(cells, options)
         _describe(spec, facts, json_)
         return
-    for line in resume_lines(cells) if resume else ():
-        console.say(line)
     with naming(spec_file), running(cells, options, jobs) as progress:
         results = run_cells(cells, options, jobs, progress)
     rows = compare(results)

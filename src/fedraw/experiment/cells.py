@@ -80,7 +80,7 @@ def run_cells(
 
     """
     if jobs is not None and jobs < 1:
-        raise BadInput(f"--jobs {jobs} must be at least 1")
+        raise BadInput(f"jobs = {jobs} must be at least 1")
     for cell in cells:
         refuse_existing(cell.folder, options)
     kept: dict[int, SeedResult] = {}

@@ -328,7 +328,7 @@ def _claims(
 
 def _private(summaries: Summaries, claimed: LabelTable, streams: Streams) -> LabelTable:
     """Return what the server sees of the claims through private summaries."""
-    with error_context("[summaries]"):
+    with error_context("summaries"):
         return private_table(claimed, summaries.privacy(), streams.generator("privacy"))
 
 

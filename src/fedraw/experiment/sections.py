@@ -498,7 +498,7 @@ class Summaries:
     score_epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        with error_context("[summaries]"):
+        with error_context("summaries"):
             self.privacy()
 
     def privacy(self) -> Privacy:

@@ -164,9 +164,7 @@ class Spec:
         kind = "auto" if self.speeds.kind == "ratio" else self.speeds.kind
         speeds = SpeedsSpec(kind, arrivals="recorded", trace=str(log))
         if self.membership is not None:
-            raise BadInput(
-                f"[membership] says who joins and leaves, and so does {log}; leave it out"
-            )
+            raise BadInput(f"membership says who joins and leaves, and so does {log}; leave it out")
         return Spec.from_dict(
             replace(self, speeds=speeds, membership=Membership(trace=str(log))).to_dict()
         )
@@ -351,7 +349,7 @@ def _change(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
         section, name = key.split(".")
         table = tables.setdefault(section, {})
         if not isinstance(table, dict):
-            raise BadInput(f"--set {key}: [{section}] is not a table in this file")
+            raise BadInput(f"{key}: {section} is not a table in this file")
         is_path = key in _PATHS and _is_path(value)
         table[name] = str(Path(value).absolute()) if is_path else value
 
@@ -463,17 +461,17 @@ def _refuse_summaries(spec: Spec, labels: str) -> None:
         return
     if labels == "checked":
         raise BadInput(
-            "strategy.labels = 'checked' compares claims with updates, and with [summaries] "
+            "strategy.labels = 'checked' compares claims with updates, and with summaries "
             "the server sees no claims; use 'declared' or 'inferred'"
         )
     if labels == "inferred":
         raise BadInput(
-            "strategy.labels = 'inferred' needs no reports of labels, so [summaries] has nothing "
+            "strategy.labels = 'inferred' needs no reports of labels, so summaries has nothing "
             "to protect; leave one of them out"
         )
     if spec.drift is not None and spec.drift.declared == "again":
         raise BadInput(
-            "drift.declared = 'again' reports counts openly, which [summaries] is meant to "
+            "drift.declared = 'again' reports counts openly, which summaries is meant to "
             "prevent; use 'once'"
         )
 
@@ -487,7 +485,7 @@ def _refuse_drift(spec: Spec) -> None:
     if drift.declared == "again" and spec.misreport is not None:
         raise BadInput(
             "drift.declared = 'again' reports true counts, including those of the attackers of "
-            "[misreport]; use 'once', or leave one of them out"
+            "misreport; use 'once', or leave one of them out"
         )
 
 
@@ -497,12 +495,12 @@ def _refuse_membership(spec: Spec) -> None:
     for name, wrong in (("misreport", spec.misreport), ("summaries", spec.summaries)):
         if wrong is not None:
             raise BadInput(
-                f"[membership]: clients that join declare their counts openly, so it does not go "
-                f"with [{name}]; leave one of them out"
+                f"membership: clients that join declare their counts openly, so it does not go "
+                f"with {name}; leave one of them out"
             )
     if spec.drift is not None and spec.drift.declared == "again":
         raise BadInput(
-            "drift.declared = 'again' needs all clients at that moment, and with [membership] some "
+            "drift.declared = 'again' needs all clients at that moment, and with membership some "
             "may be away; use 'once'"
         )
 
@@ -532,6 +530,6 @@ def _refuse_without_models(spec: Spec, labels: str) -> None:
     if spec.run.serve == "ema":
         raise BadInput(f"run.serve = 'ema' averages the versions of a model, {remedy}")
     if spec.calibration is not None:
-        raise BadInput(f"[calibration] trains the output layer of a model, {remedy}")
+        raise BadInput(f"calibration trains the output layer of a model, {remedy}")
     if spec.label_noise is not None:
-        raise BadInput(f"[label_noise] changes the labels that a model is trained with, {remedy}")
+        raise BadInput(f"label_noise changes the labels that a model is trained with, {remedy}")

@@ -325,7 +325,7 @@ def _stacked_trainer(trainer: Trainer, recipe: Recipe) -> BatchedTrainer:
     if spec.training.device != "cpu":
         raise BadInput(
             f"training.device = {spec.training.device!r}, and the batched executor trains on the "
-            "cpu; use --executor inline"
+            "cpu; use executor='inline'"
         )
     images = data.inputs
     shape = images.shape[1:]

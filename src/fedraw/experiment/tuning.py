@@ -395,7 +395,7 @@ beyond it; add for example 100'
     own, parts = choose(spec, **settings)
     if parts.strategy is not None and any(key.startswith("strategy.") for key in over):
         raise BadInput(
-            "strategy is your own object, so the spec has no [strategy] keys to tune; name "
+            "strategy is your own object, so the spec has no strategy keys to tune; name "
             "its class through the plugins of a spec, or tune other keys"
         )
     names = (by,) if isinstance(by, str) else tuple(by or ())
@@ -503,7 +503,7 @@ def _refuse_key(key: str, values: Sequence[Any]) -> None:
     if section not in SECTIONS:
         raise BadInput(
             f"{key} describes the problem, not a method, so points with different values are "
-            f"not comparable; tune keys of {' and '.join(f'[{name}]' for name in SECTIONS)}"
+            f"not comparable; tune keys of {' and '.join(f'{name}' for name in SECTIONS)}"
         )
     if isinstance(values, str) or not isinstance(values, Sequence) or not values:
         raise BadInput(f"{key} = {shown(values)} must be a list of values")

@@ -160,7 +160,7 @@ def read_model(folder: Path, which: Which = "current") -> ExportedModel:
 def export_model(folder: Path, out: Path, which: Which = "current", *, card: bool = True) -> Path:
     """Write a model with its metadata, and a model card beside it; return the card's path."""
     if out.is_dir():
-        raise BadInput(f"cannot write {out}: it is a folder; name a file in it with --out")
+        raise BadInput(f"cannot write {out}: it is a folder; name a file in it with out=...")
     path = out.with_suffix(".md")
     if out.suffix not in ("", SUFFIX):
         raise BadInput(
@@ -177,7 +177,7 @@ def export_model(folder: Path, out: Path, which: Which = "current", *, card: boo
         if card:
             atomic_write(path, model.card(out).encode(errors="backslashreplace"))
     except OSError as problem:
-        raise BadInput(f"cannot write {out}: {problem.strerror}; choose another --out") from None
+        raise BadInput(f"cannot write {out}: {problem.strerror}; choose another out=...") from None
     return path
 
 
@@ -187,7 +187,7 @@ def _refuse_in_a_run(file: Path) -> None:
     if run is not None:
         raise BadInput(
             f"{file} is in {run}, the folder of a run, whose own files an export must not "
-            "replace; name a file in another folder with --out"
+            "replace; name a file in another folder with out=..."
         )
 
 
@@ -207,7 +207,7 @@ def _no_file(folder: Path, which: Which, finished: bool) -> str:
         return f"{folder} has no calibrated model; a simulation with [calibration] writes one"
     return (
         f"{folder} has no model: a simulation writes its model at its end, and a run without "
-        "training has none; wait for the end, or continue the run with --resume"
+        "training has none; wait for the end, or continue the run with resume=True"
     )
 
 

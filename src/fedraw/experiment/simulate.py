@@ -17,20 +17,27 @@ import numpy as np
 
 from fedraw.core.settings import shown
 from fedraw.data.own_data import names_clients
-from fedraw.errors import BadInput, FedrawError, Interrupted, nearest
+from fedraw.errors import BadInput, FedrawError, nearest
 from fedraw.eventlog.costs import COSTS
 from fedraw.eventlog.records import Record
 from fedraw.eventlog.summary import BUILT_IN, FURTHER_MODELS
-from fedraw.experiment.cells import Cell, resume_lines, run_cells
+from fedraw.experiment.cells import Cell, CellObserver, resume_lines, run_cells
 from fedraw.experiment.conditions import Availability, Losses, Membership
 from fedraw.experiment.costs import Costs
 from fedraw.experiment.divergence import divergence
+from fedraw.experiment.interrupts import interrupting_the_script
 from fedraw.experiment.keywords import refuse_unknown_keywords
 from fedraw.experiment.loading import prepare
 from fedraw.experiment.options import ExecutorKind, Options
 from fedraw.experiment.parts import Parts, model_factory
 from fedraw.experiment.progress import ProgressLine
-from fedraw.experiment.result import Result, accepted_nothing, first_refusal, problems_of
+from fedraw.experiment.result import (
+    Result,
+    SeedResult,
+    accepted_nothing,
+    first_refusal,
+    problems_of,
+)
 from fedraw.experiment.sections import (
     IID,
     PARTITIONS,
@@ -251,25 +258,8 @@ def _run(
         for callback in called:
             callback(record, seeds[number])
 
-    if parts.data is None and len(cells) > 1:
-        prepare(spec, options.data_root)
-    if options.resume and _flag("progress", progress):
-        for text in resume_lines(cells):
-            print(text, file=sys.stderr)
-    line = ProgressLine([spec.run.events] * len(cells), 1 if options.has_workers else jobs)
-    try:
-        with closing(line), options.connected():
-            runs = run_cells(
-                cells,
-                options,
-                jobs,
-                line if _flag("progress", progress) else None,
-                parts=parts,
-                observe=observe if called else None,
-            )
-    except Interrupted as stopped:
-        remedy = "" if folder is None else "; continue with resume=True"
-        raise Interrupted(f"{stopped}{remedy}") from None
+    with interrupting_the_script(folder):
+        runs = _run_all(cells, parts, options, jobs, progress, observe if called else None)
     own_train = parts.train is not None or "train" in spec.plugin_parts
     diverged = divergence(runs, None if own_train else spec.training.lr)
     failed = any(map(accepted_nothing, runs))
@@ -279,6 +269,29 @@ def _run(
         reasons = "; ".join((first_refusal(runs), *diverged))
         raise FedrawError(f"a run accepted no update at all: {reasons}")
     return Result(runs)
+
+
+def _run_all(
+    cells: Sequence[Cell],
+    parts: Parts,
+    options: Options,
+    jobs: int,
+    progress: bool,
+    observe: CellObserver | None,
+) -> list[SeedResult]:
+    """Run all seeds, with a progress line if it is wanted."""
+    shown = _flag("progress", progress)
+    if parts.data is None and len(cells) > 1:
+        prepare(cells[0].spec, options.data_root)
+    if options.resume and shown:
+        for text in resume_lines(cells):
+            print(text, file=sys.stderr)
+    events = [cell.spec.run.events for cell in cells]
+    line = ProgressLine(events, 1 if options.has_workers else jobs)
+    with closing(line), options.connected():
+        return run_cells(
+            cells, options, jobs, line if shown else None, parts=parts, observe=observe
+        )
 
 
 _OPTIONAL = {

@@ -22,10 +22,11 @@ from typing import Any
 from fedraw.core.settings import shown
 from fedraw.core.table import Table
 from fedraw.core.text import several
-from fedraw.errors import BadInput, FedrawError, Interrupted, TrainingFailed, nearest
+from fedraw.errors import BadInput, FedrawError, TrainingFailed, nearest
 from fedraw.eventlog.compare import Stat, compare, mean_and_sd
 from fedraw.eventlog.summary import QUALITY, TAIL
 from fedraw.experiment.cells import Cell, CellProgress, run_cells
+from fedraw.experiment.interrupts import interrupting_the_script
 from fedraw.experiment.loading import prepare
 from fedraw.experiment.options import ExecutorKind, Options
 from fedraw.experiment.parts import NO_PARTS, Parts
@@ -414,12 +415,8 @@ beyond it; add for example 100'
     line = ProgressLine(
         [cell.spec.run.events for cell in cells], 1 if options.has_workers else jobs
     )
-    try:
-        with closing(line), options.connected():
-            return run_grid(grid, cells, options, jobs, line if progress else None, parts)
-    except Interrupted as stopped:
-        remedy = "" if out is None else "; continue with resume=True"
-        raise Interrupted(f"{stopped}{remedy}") from None
+    with interrupting_the_script(out), closing(line), options.connected():
+        return run_grid(grid, cells, options, jobs, line if progress else None, parts)
 
 
 def run_grid(

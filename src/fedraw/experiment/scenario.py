@@ -100,7 +100,8 @@ class Scenario:
             clients = with_costs(clients, costs)
         changes = member_changes(spec, clients, streams)
         there = founders(clients.claimed, changes)
-        setup = Setup(model, there, layout, dataset.label_names, spec.training.lr)
+        rate = spec.training.sgd().lr if parts.train is None else spec.training.chosen_lr
+        setup = Setup(model, there, layout, dataset.label_names, rate)
         drift = None
         if spec.drift is not None:
             drift = _drift(spec.drift, spec.run.events, clients)

@@ -346,7 +346,7 @@ class _Chosen:
             hint = f"strategy={spec!r}" if isinstance(spec, str) else "a fedraw.Spec"
             raise BadInput(f"simulate({shown(spec)}): write {hint}; give all else by keyword")
         self._spec = Spec() if spec is None else spec
-        self._tables: dict[str, Any] = self._spec.to_dict()
+        self._tables: dict[str, Any] = self._spec.set_tables()
         self._parts: dict[str, Any] = {}
 
     def spec(self) -> Spec:

@@ -145,7 +145,7 @@ class Spec:
         >>> Spec().with_changes({"strategy.buffer": 5}).make_strategy().buffer
         5
         """
-        tables = self.to_dict()
+        tables = self.set_tables()
         _change(tables, changes)
         return Spec.from_dict(tables)
 
@@ -166,7 +166,7 @@ class Spec:
         if self.membership is not None:
             raise BadInput(f"membership says who joins and leaves, and so does {log}; leave it out")
         return Spec.from_dict(
-            replace(self, speeds=speeds, membership=Membership(trace=str(log))).to_dict()
+            replace(self, speeds=speeds, membership=Membership(trace=str(log))).set_tables()
         )
 
     def make_strategy(self) -> Strategy[Any]:
@@ -218,6 +218,13 @@ class Spec:
             **({"plugin_folder": folder} if folder is not None else {}),
             **{name: table for name, table in clean.items() if table},
         }
+
+    def set_tables(self) -> dict[str, Any]:
+        """Return the tables of `to_dict` without a learning rate that nobody has set."""
+        tables = self.to_dict()
+        if self.training.chosen_lr is None:
+            del tables["training"]["lr"]
+        return tables
 
     def _with_paths_from(self, folder: Path) -> Spec:
         """Make the paths absolute; in a file they are relative to the file's folder."""

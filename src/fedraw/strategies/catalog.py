@@ -78,8 +78,8 @@ class Method:
         reference: The publication.
         summary: What the method does: a phrase that continues "This method …".
         source: Where the rule was taken from.
-        related: How the method is related to one of another class, if it is: its special case,
-            variant or general form.
+        related: How the method is related to another one, such as its special case. A row with a
+            preset needs it only if it is more than an ablation or a variant.
         preset: The settings that turn the factory into an ablation or a variant.
         defaults: Settings whose defaults differ from those of the factory.
         variant: Whether the preset makes a separate method instead of an ablation.
@@ -129,9 +129,9 @@ class Method:
         >>> CATALOG["ace"].relation, CATALOG["fedraw-dedup-only"].relation
         ('special case of mifa (buffer = 1)', 'ablation of fedraw')
         """
-        kind = "variant" if self.variant else "ablation" if self.is_ablation else ""
-        derived = f"{kind} of {self.base.name}" if kind else ""
-        return "; ".join(filter(None, (derived, self.related)))
+        if self.related or not self.preset:
+            return self.related
+        return f"{'variant' if self.variant else 'ablation'} of {self.base.name}"
 
     @property
     def memory_text(self) -> str:
@@ -360,6 +360,7 @@ _ROWS = (
         "is ACED with the age of an update counted from the version it was trained from, so that "
         "slow clients do not count",
         source="its authors' code",
+        related="another reading of aced",
         preset={"age": "start"},
         audit_rule=("recent", "started"),
         thresholds=ADDING,
@@ -479,7 +480,7 @@ _ROWS = (
         _FEDRAW,
         "averages the last K updates, which is FedFa",
         source="the paper",
-        related="the same as fedfa",
+        related="ablation of fedraw, the same as fedfa",
         preset={"dedup": False, "weighting": "uniform"},
         memory=(3, 1, 0),
     ),

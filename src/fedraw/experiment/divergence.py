@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fedraw.eventlog.records import RejectedRecord
+from fedraw.eventlog.records import ArrivalRecord, RejectedRecord
 from fedraw.experiment.spec import Spec
 
 if TYPE_CHECKING:
@@ -29,18 +29,29 @@ def rate_note(spec: Spec) -> tuple[str, ...]:
 
 
 def divergence(runs: Sequence[SeedResult], lr: float | None) -> tuple[str, ...]:
-    """Return what to change if updates were refused because of numbers that are NaN or infinite.
+    """Return what to change if most clients of a run sent numbers that are NaN or infinite.
+
+    If only a few clients do, their data are to blame rather than the rate.
 
     Args:
         runs: Runs of one spec.
         lr: The learning rate; None if a function of the user trains.
 
     """
-    if not any(sum(run.summary["rejected"].values()) for run in runs):
-        return ()
-    refused = (r for run in runs for r in run.records() if isinstance(r, RejectedRecord))
-    if not any("NaN or infinite" in record.reason for record in refused):
+    if not any(map(_has_diverged, runs)):
         return ()
     if lr is None:
         return ("local training diverged; lower the learning rate of your training function",)
     return (f"local training diverged with lr = {lr:g}; lower it, for example to {lr / 10:g}",)
+
+
+def _has_diverged(run: SeedResult) -> bool:
+    if not run.summary["rejected"]:
+        return False
+    diverged, heard = set(), set()
+    for record in run.records():
+        if isinstance(record, ArrivalRecord | RejectedRecord):
+            heard.add(record.client)
+        if isinstance(record, RejectedRecord) and "NaN or infinite" in record.reason:
+            diverged.add(record.client)
+    return 2 * len(diverged) > len(heard)

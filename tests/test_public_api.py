@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -34,3 +36,16 @@ def test_the_version_has_one_place() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["dynamic"] == ["version"]
     assert ROOT / project["tool"]["hatch"]["version"]["path"] == Path(fedraw.__file__)
+
+
+def test_messages_of_the_library_name_keywords_and_not_options() -> None:
+    """The command translates keywords; Python would not know what to make of an option."""
+    folders = ("core", "data", "experiment", "export", "learning", "privacy", "simulation")
+    files = [p for name in folders for p in (ROOT / "src/fedraw" / name).rglob("*.py")]
+    named = []
+    for file in files:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        for raised in (node for node in ast.walk(tree) if isinstance(node, ast.Raise)):
+            texts = [n.value for n in ast.walk(raised) if isinstance(n, ast.Constant)]
+            named += [(file.name, t) for t in texts if re.search(r"\s--[a-z]", str(t))]
+    assert named == []

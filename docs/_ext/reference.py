@@ -195,15 +195,17 @@ def method_pages() -> Iterator[tuple[str, str]]:
         rows += (
             f"| [`{own.name}`]({own.base.name}.md) | {own.title} | {own.summary} | "
             f"{own.memory_text} | {SENT[needs.sends]} | "
-            f"{'yes' if needs.label_evidence else 'no'} |\n"
+            f"{'yes' if needs.label_evidence else 'no'} | {own.source} | {own.relation or '–'} |\n"
         )
     yield (
         "methods/index.md",
         "Each method has one name in specs, logs, tables, the audit and the server. Memory counts "
-        "models that the server stores: K is the buffer size, N the number of clients.\n\n"
+        "models that the server stores: K is the buffer size, N the number of clients. The rule of "
+        "a method was taken from its paper, from code that its authors or others published, or is "
+        "ours. The page of each method lists deviations.\n\n"
         "`fedraw methods` prints this list, and `fedraw methods NAME` the settings of a method.\n\n"
-        "| name | method | rule | memory | clients send | uses labels |\n"
-        "|---|---|---|---|---|---|\n"
+        "| name | method | rule | memory | clients send | uses labels | rule from | related to |\n"
+        "|---|---|---|---|---|---|---|---|\n"
         + rows
         + "\n```{toctree}\n:hidden:\n\n"
         + "\n".join(method.name for method in bases)
@@ -231,7 +233,9 @@ def method_page(method: Method) -> str:
         needed.append(f"Local training has a proximal term with the factor {needs.proximal}.")
     text = f"# {method.title}\n\n`{method.name}` {method.summary}.\n\n## Rule\n\n{markdown(rule)}\n"
     text += "\n## What it needs\n\n" + "".join(f"- {line}\n" for line in needed)
-    text += f"- Server memory: {method.memory_text}.\n"
+    text += f"- Server memory: {method.memory_text}.\n- The rule is from {method.source}.\n"
+    if method.relation:
+        text += f"- It is related to another method: {method.relation}.\n"
     if method.audit_rule is None:
         text += "- The audit has no prediction for this method.\n"
     text += f"\n## Settings\n\n{settings_table(method)}\n"
@@ -258,14 +262,15 @@ def reference(method: Method) -> str:
 
 
 def settings_table(method: Method) -> str:
-    """Keys of `[strategy]` with types and defaults."""
+    """Keys of `[strategy]` with types, defaults and meanings."""
     rows = ""
-    types = method.setting_types
+    types, meanings = method.setting_types, method.setting_meanings
     for key, default in method.shown_settings.items():
-        rows += f"| `{key}` | `{types[key].replace('|', 'or')}` | `{default}` |\n"
+        kind = types[key].replace("|", "or")
+        rows += f"| `{key}` | `{kind}` | `{default}` | {cell(meanings[key])} |\n"
     if not rows:
         return "The method has no settings."
-    return "| key | type | default |\n|---|---|---|\n" + rows
+    return "| key | type | default | meaning |\n|---|---|---|---|\n" + rows
 
 
 # -- Command line and specs -----------------------------------------------------------------------

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from fedraw.core.update import Update
     from fedraw.core.weighting import weights
     from fedraw.data.arrays import from_arrays
+    from fedraw.data.columns import Columns
     from fedraw.data.dataset import Dataset
-    from fedraw.data.own_data import Columns
     from fedraw.errors import (
         BadInput,
         FedrawError,
@@ -108,7 +108,7 @@ _DEFINED_IN = {
     "ByColumn": "fedraw.experiment.sections",
     "Calibration": "fedraw.experiment.sections",
     "ClientData": "fedraw.learning.own_training",
-    "Columns": "fedraw.data.own_data",
+    "Columns": "fedraw.data.columns",
     "Comparison": "fedraw.eventlog.compare",
     "ComparisonRow": "fedraw.eventlog.compare",
     "Correlated": "fedraw.experiment.sections",

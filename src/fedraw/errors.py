@@ -6,6 +6,7 @@ FedrawError
 │   └── MissingExtra        an optional dependency is not installed
 ├── FolderChanged           the files of a running server were moved or changed, so it must stop
 ├── Interrupted             a run was asked to stop; it can be resumed
+│   └── ScriptInterrupted   the same in a Python script; a KeyboardInterrupt too
 ├── RefusedUpdate           one client's update is unusable; the federation continues without it
 ├── TrainingFailed          the user's own training function raised an error; the run can be resumed
 └── WorkerDied              a worker process of a run died; the run can be resumed
@@ -55,6 +56,14 @@ class FolderChanged(FedrawError):
 
 class Interrupted(FedrawError):
     """A run stopped between two arrivals, after writing a checkpoint."""
+
+
+class ScriptInterrupted(Interrupted, KeyboardInterrupt):
+    """A run of a Python script stopped because of Ctrl-C or SIGTERM.
+
+    A script catches it as KeyboardInterrupt or as `fedraw.Interrupted`. Otherwise it ends the
+    script with this line and exit code 130.
+    """
 
 
 class TrainingFailed(FedrawError):

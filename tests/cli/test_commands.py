@@ -143,7 +143,27 @@ def test_a_run_that_takes_in_nothing_has_failed(spec: Path) -> None:
     done = fedraw("run", spec, "--set", "training.lr=1e30", "--seeds", "1", cwd=spec.parent)
     assert done.returncode == 1
     assert "seed 1: 30 of 30 updates were refused" in done.stderr
+    assert "local training diverged with lr = 1e+30; lower it, for example to 1e+29" in done.stderr
     assert "accepted no update at all" in done.stderr
+
+
+def test_an_absurd_learning_rate_is_said_by_the_check_and_the_result(spec: Path) -> None:
+    words = "training.lr = 1000 is far above useful learning rates, which are about 0.001 to 1"
+    high = ("--set", "training.lr=1000", "--set", "run.events=30", "--seeds", "1")
+    for form in (("--dry-run",), ()):
+        done = fedraw("run", spec, *high, *form, cwd=spec.parent)
+        assert done.returncode == 0
+        assert words in " ".join(done.stdout.split())
+
+
+def test_a_spec_without_a_version_is_read_and_told(spec: Path) -> None:
+    words = f"{spec} names no version of the format and is read as version 1; write 'version = 1'"
+    text = spec.read_text(encoding="utf-8")
+    for start in ("", "version = 1\n"):
+        spec.write_text(start + text.replace("version = 1\n", ""), encoding="utf-8")
+        done = fedraw("run", spec, "--dry-run", cwd=spec.parent)
+        assert done.returncode == 0
+        assert (words in done.stderr) is (start == "")
 
 
 def test_a_model_that_never_changed_is_told(spec: Path) -> None:

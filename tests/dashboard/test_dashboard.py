@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
 import stat
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +23,7 @@ from tests.eventlog.logs import arrival, as_bytes, record
 from tests.report.hand_made import write_run
 
 from fedraw.dashboard.alerts import AlertSettings
-from fedraw.dashboard.app import MAX_STREAMS, health_of
+from fedraw.dashboard.app import MAX_STREAMS, health_of, overview_of
 from fedraw.dashboard.metrics import exposition
 from fedraw.dashboard.serve import Address, bind, read_token
 from fedraw.dashboard.view import MOST_SITES, full, overview, sites_page
@@ -267,6 +269,30 @@ def test_runs_side_by_side_and_one_that_cannot_be_read(tmp_path: Path) -> None:
     shutil.rmtree(bad.parent)
     watcher.poll()
     assert sum(run["problem"] is not None for run in overview(watcher.views(), [])["runs"]) == 1
+
+
+def test_what_is_still_being_read_is_said(tmp_path: Path) -> None:
+    write_run(tmp_path, "fedraw", 1)
+    write_run(tmp_path, "fedraw", 2, labels_beside=20_000)  # too long for one read
+    watcher = Watcher([tmp_path])
+    state = overview_of(watcher)
+    assert (state["runs"], state["loading"]) == ([], "Loading: the folders are searched for runs.")
+    watcher.poll(0.0)
+    assert overview_of(watcher)["loading"] == "Loading: 1 of 2 runs read to the end."
+    watcher.poll()
+    assert overview_of(watcher)["loading"] is None
+    page = (files("fedraw.dashboard") / "page.html").read_text(encoding="utf-8")
+    assert '<p class="note" id="loading">Loading: the runs have not been read yet.</p>' in page
+
+
+def test_runs_beyond_the_limit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedraw.dashboard.watcher.MAX_RUNS", 1)
+    for seed in (1, 2):
+        log = write_run(tmp_path, "fedraw", seed) / f"seed-{seed}/events.jsonl"
+        os.utime(log, (seed, seed))
+    (problem,) = watched(tmp_path).problems
+    assert problem.startswith("1 run not shown, because only the 1 that were written last are: ")
+    assert problem.endswith("seed-1; give fewer folders")
 
 
 def test_a_read_only_folder_is_followed(tmp_path: Path) -> None:

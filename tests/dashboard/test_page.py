@@ -86,6 +86,25 @@ def test_hostile_names_stay_text_and_runs_can_be_selected(
     assert tab.complaints == []
 
 
+def test_runs_without_a_curve_are_named_with_the_reason(tab: Tab, tmp_path: Path) -> None:
+    installed()
+    for seed in range(14):
+        write_run(tmp_path, "fedraw", seed)
+    (tmp_path / "fedraw/seed-2/events.jsonl").write_bytes(b"no log")
+    write_run(tmp_path, "fedfa", 1, [])
+    with dashboard(".", cwd=tmp_path) as process:
+        process.until(lambda: len(process.runs()) == 15)
+        tab.open(Page(process.url))  # type: ignore[arg-type]
+        words = "document.getElementById('undrawn')?.textContent"
+        until(
+            tab,
+            words,
+            "Not drawn, no evaluation yet: fedfa, seed 1. Not drawn, cannot be read: seed-2. "
+            "Not drawn, only 12 runs are drawn: fedraw, seed 13.",
+        )
+        until(tab, "document.getElementById('loading').hidden", True)
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_page_fits_the_screen_and_axe_finds_no_problem(

@@ -71,12 +71,12 @@ def test_datasets_of_labels_refuse_a_size() -> None:
 
 @pytest.mark.parametrize("name", ["emnist", "cifar10", "ham10000", "isic2019", "flights"])
 def test_public_datasets_need_a_data_root(name: str) -> None:
-    with pytest.raises(BadInput, match=f"--data FOLDER or set FEDRAW_DATA.*data fetch {name}"):
+    with pytest.raises(BadInput, match=f"data_root=... or set FEDRAW_DATA.*data fetch {name}"):
         load(name, rng=rng())
 
 
 def test_public_datasets_refuse_a_path(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"'cifar10' takes no path.*--data"):
+    with pytest.raises(BadInput, match=r"'cifar10' takes no path.*data_root"):
         load("cifar10", path=tmp_path, rng=rng())
 
 

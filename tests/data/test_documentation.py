@@ -41,4 +41,4 @@ def test_an_example_of_own_data_runs(
 
 
 def test_every_form_has_an_example() -> None:
-    assert len(EXAMPLES) == 13
+    assert len(EXAMPLES) == 14

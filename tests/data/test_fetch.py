@@ -131,7 +131,7 @@ def test_a_wrong_archive_put_there_by_hand_is_named_and_kept(
     archive = tmp_path / "downloads" / cifar10.sources[0].file
     archive.parent.mkdir()
     archive.write_bytes(b"a page that asks for a password")
-    with pytest.raises(BadInput, match=r"tar\.gz: has sha256:.*, but sha256:.*--force"):
+    with pytest.raises(BadInput, match=r"tar\.gz: has sha256:.*, but sha256:.*force=True"):
         fetch(cifar10, tmp_path, options=HASTY)
     assert archive.exists()
     assert fetch(cifar10, tmp_path, options=replace(HASTY, force=True)) is True
@@ -192,7 +192,9 @@ def test_a_disk_that_is_too_small_is_noticed_before_the_download(
     cifar10: Release, server: FileServer, tmp_path: Path
 ) -> None:
     large = replace(cifar10, unpacked=10**18)
-    with pytest.raises(FedrawError, match=r"cifar10 needs .* 1000000000 GB unpacked.*free.*--data"):
+    with pytest.raises(
+        FedrawError, match=r"cifar10 needs .* 1000000000 GB unpacked.*free.*data_root"
+    ):
         fetch(large, tmp_path, options=HASTY)
     assert server.asked == []
 
@@ -380,7 +382,7 @@ def test_a_damaged_archive_leaves_nothing(kind: Kind, keep: float, tmp_path: Pat
     source = replace(IMAGES, kind=kind)
     content = packed_as(source, {f"ISIC_{n}.jpg": bytes(range(256)) * 9 for n in range(9)})
     end = int(keep * len(content)) if isinstance(keep, float) else keep
-    with pytest.raises(BadInput, match=r"a: is damaged or not a .* archive .*--force"):
+    with pytest.raises(BadInput, match=r"a: is damaged or not a .* archive .*force=True"):
         unpacked(content[:end], tmp_path, source)
     assert not (tmp_path / "set" / "images").exists()
 

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset, TensorDataset
 
 from fedraw.data.arrays import from_arrays
+from fedraw.data.columns import Columns
 from fedraw.data.dataset import Dataset, Inputs
-from fedraw.data.own_data import Columns, own_dataset
+from fedraw.data.own_data import own_dataset
 from fedraw.errors import BadInput
 
 X = np.arange(24, dtype=np.float32).reshape(8, 3)
@@ -84,6 +86,11 @@ class Splits(dict[str, Table]):
         return {split: table.column_names for split, table in self.items()}
 
 
+def frame(**columns: Any) -> pandas.DataFrame:
+    """Return X and Y as a data frame with the columns a, b, c and y, and further ones."""
+    return pandas.DataFrame(X, columns=["a", "b", "c"]).assign(**{"y": Y, **columns})
+
+
 FORMS: dict[str, Callable[[], Any]] = {
     "arrays": lambda: (X, Y),
     "lists": lambda: (X.tolist(), Y.tolist()),
@@ -93,6 +100,8 @@ FORMS: dict[str, Callable[[], Any]] = {
     "torch subset": lambda: torch.utils.data.Subset(Pairs(), range(8)),
     "table": lambda: Table({"x": X, "label": Y}),
     "columns": lambda: Columns(Table({"x": X, "y": Y, "z": X}), inputs="x", labels="y"),
+    "frame": lambda: Columns(frame(), labels="y"),
+    "dictionary": lambda: Columns({"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "y": Y}, labels="y"),
     "rows of lists": lambda: Table({"x": list(X), "label": list(Y)}),
     "clients": lambda: [(X[:3], Y[:3]), Pairs(X[3:], Y[3:])],
 }
@@ -141,6 +150,30 @@ def test_several_input_columns_are_stacked() -> None:
     table = Table({"age": np.arange(8), "bmi": np.arange(8) / 2, "ill": Y})
     data = made(Columns(table, inputs=["age", "bmi"], labels="ill"))
     assert (2.0, 1.0) in everything(data) and data.inputs.dtype == np.float32
+
+
+def test_a_column_of_a_frame_names_the_clients() -> None:
+    sites = ["rome"] * 3 + ["oslo"] * 5
+    words = np.array(["well", "ill"])[Y]
+    data = made(
+        Columns(frame(site=sites, y=words), labels="y", client="site"),
+        test=Columns(frame(y=words), labels="y"),
+    )
+    assert (data.clients, data.label_names) == (("oslo", "rome"), ("ill", "well"))
+    assert data.owners is not None and data.owners.tolist() == [1] * 3 + [0] * 5
+    np.testing.assert_array_equal(data.inputs, X)
+
+
+def test_the_columns_of_a_hugging_face_dataset_name_clients_too() -> None:
+    data = made(Columns(Table({"x": X, "label": Y, "site": ["a", "b"] * 4}), client="site"))
+    assert data.clients == ("a", "b")
+    assert data.input_shape == (3,)
+
+
+def test_a_test_frame_needs_the_columns_of_the_training_frame() -> None:
+    train, test = Columns(frame(), labels="y"), Columns(frame()[["b", "a", "c", "y"]], labels="y")
+    with pytest.raises(BadInput, match="inputs of the test data are the columns b, a, c"):
+        made(train, test=test)
 
 
 def test_each_client_has_its_own_samples() -> None:
@@ -281,7 +314,51 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: Table({"x": X, "z": X, "label": Y}),
         r"inputs could be any of the columns x, z; .*labels='label'",
     ),
-    "columns of arrays": (lambda: Columns((X, Y), inputs="x"), "Hugging Face dataset, got tuple"),
+    "columns of arrays": (lambda: Columns((X, Y), inputs="x"), "a Hugging Face dataset, got tuple"),
+    "a frame alone": (frame, r"are a DataFrame; .* fedraw.Columns\(data, labels=\.\.\.\)"),
+    "no label column": (lambda: Columns(frame()), "labels could be any of the columns a, b, c, y"),
+    "unknown client": (lambda: Columns(frame(), labels="y", client="site"), "no column 'site'"),
+    "texts as inputs": (
+        lambda: Columns(frame(sex=["f", "m"] * 4), labels="y"),
+        r"column 'sex' has texts.*pandas\.get_dummies.*inputs=\[",
+    ),
+    "days as inputs": (
+        lambda: Columns(frame(day=pandas.Timestamp(2026, 1, 1)), labels="y"),
+        r"column 'day' has the type datetime64",
+    ),
+    "a number is missing": (
+        lambda: Columns(frame(d=[1, None, None] + [2] * 5), labels="y"),
+        r"column 'd' has no value in 2 of 8 rows \(the first is row 1\); fill them.*dropna",
+    ),
+    "a label is missing": (
+        lambda: Columns(frame(ill=["no", None] + ["yes"] * 6), labels="ill", inputs=["a"]),
+        "column 'ill' has no value in 1 of 8 rows",
+    ),
+    "a client is missing": (
+        lambda: Columns(
+            frame(site=pandas.array([1, None] * 4, dtype="Int64")), labels="y", client="site"
+        ),
+        "column 'site' has no value in 4 of 8 rows",
+    ),
+    "a client is a fraction": (
+        lambda: Columns(frame(site=[0.5, 1] * 4), labels="y", client="site"),
+        "client = 'site': column 'site' have type float64",
+    ),
+    "a constant": (lambda: Columns(frame(d=7), labels="y"), "in every row of 'd'; leave such"),
+    "one label": (lambda: Columns(frame(d="x"), labels="d"), "every row has the label x"),
+    "the same name twice": (
+        lambda: Columns(pandas.concat([frame(), frame()], axis=1), labels="y"),
+        "two columns are called 'a'",
+    ),
+    "no inputs": (lambda: Columns({"y": Y}, labels="y"), "none is an input"),
+    "frames in another order": (
+        lambda: [Columns(frame(), labels="y"), Columns(frame()[["b", "a", "c", "y"]], labels="y")],
+        "inputs of client 1 are the columns b, a, c, and others are a, b, c",
+    ),
+    "clients of clients": (
+        lambda: {"oslo": Columns(frame(site=1), labels="y", client="site")},
+        "client 'oslo': the data of a client have clients themselves",
+    ),
     "ragged rows": (
         lambda: Table({"x": [[1, 2], [3]], "label": [0, 1]}),
         "column 'x' do not all have the same shape; pad or resize",

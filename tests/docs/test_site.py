@@ -80,6 +80,7 @@ def test_every_method_has_a_page_with_rule_memory_settings_and_citation(
                 "## Rule",
                 "## What it needs",
                 "Server memory",
+                f"The rule is from {method.base.source}",
                 "## Settings",
                 "## Reference",
             )

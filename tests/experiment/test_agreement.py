@@ -41,7 +41,7 @@ SECRET = {"mechanism": "secure-sum"}
         ({"misreport": {**LIE, "support": -1.0}}, "misreport.support = -1.0 must be a positive"),
         ({"misreport": {**LIE, "share": 2.0, "form": "hidden"}}, "misreport.share = 2.0"),
         ({"misreport": {**LIE, "liars": 2, "client": 3}}, "misreport.client = 3 names one"),
-        ({"summaries": {"mechanism": "randomised-response"}}, r"\[summaries\]: epsilon is missing"),
+        ({"summaries": {"mechanism": "randomised-response"}}, r"summaries: epsilon is missing"),
         ({"strategy": {"name": "fedraw-replay", "mass": 0.0}}, "mass = 0.0 must be a positive"),
         ({"strategy": {"name": "fedraw-replay", "floor": 1e9}}, "floor = 1000000000.0 must be"),
     ],

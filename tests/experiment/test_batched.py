@@ -81,7 +81,7 @@ def test_bytes_and_a_large_batch() -> None:
 
 
 def test_a_model_it_does_not_know_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"layer '0', Conv2d.*use --executor inline"):
+    with pytest.raises(BadInput, match=r"layer '0', Conv2d.*use executor='inline'"):
         run_seed(spec(training={"model": "cnn"}), 1, tmp_path / "run", options=Options("batched"))
     assert not (tmp_path / "run").exists()
 

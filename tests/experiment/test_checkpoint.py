@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from fedraw.core.federation import Federation
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.log_file import Position
+from fedraw.experiment.cells import Cell, resume_lines
 from fedraw.experiment.checkpoints import EVERY_SECONDS, Checkpoints
 from fedraw.experiment.options import Options
 from fedraw.experiment.runner import run_seed
+from fedraw.experiment.simulate import simulate
 from fedraw.experiment.spec import Spec, to_toml
 from fedraw.strategies.catalog import CATALOG
 from fedraw.strategies.protocol import Arrived, Contents, Event, Needs, Receivers, Setup
@@ -142,8 +145,6 @@ def test_damage_is_named_and_nothing_is_overwritten(
 
 
 def test_a_run_without_a_folder_cannot_be_resumed() -> None:
-    from fedraw.experiment.simulate import simulate
-
     with pytest.raises(BadInput, match="only a run with a folder can be resumed"):
         simulate(spec(), resume=True)
 
@@ -236,6 +237,29 @@ def test_a_disk_that_is_full_while_a_checkpoint_is_written(tmp_path: Path) -> No
     assert "Traceback" not in done.stderr
     done = fedraw(*command[3:], "--resume", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_resumed_run_says_where_it_continues(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = spec(seeds=[1, 2, 3, 4])
+    stopped_at(13, wanted, tmp_path / "seed-1")
+    run_seed(wanted, 2, tmp_path / "seed-2")
+    (tmp_path / "seed-3").mkdir()
+    lines = [
+        "seed 1: resumes after 13 of 50 arrivals",
+        "seed 2: finished already, so its result is kept",
+        "seed 3: starts from the beginning, because it has no checkpoint",
+    ]
+    cells = [Cell(wanted, seed, tmp_path / f"seed-{seed}") for seed in wanted.run.seeds]
+    assert list(resume_lines(cells)) == lines
+    (tmp_path / "spec.toml").write_text(to_toml(wanted.to_dict()))
+    for name in ("python", "command"):
+        shutil.copytree(tmp_path, tmp_path.with_name(name))
+    simulate(wanted, out=tmp_path.with_name("python"), resume=True)
+    assert capsys.readouterr().err.splitlines() == lines
+    done = fedraw("run", "spec.toml", "--out", ".", "--resume", cwd=tmp_path.with_name("command"))
+    assert done.stderr.splitlines()[:3] == lines
 
 
 def test_writing_never_takes_more_than_a_fiftieth_of_the_time(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def ignores(model: Any, data: Any, context: Any) -> None:
 
 @pytest.mark.parametrize("changes", [{}, FEDLC, GLOBAL], ids=["plain", "fedlc", "global"])
 def test_own_functions_can_use_the_loss_of_the_run(changes: dict[str, Any]) -> None:
-    wanted = skewed(changes)
+    wanted = skewed(changes | {"training.lr": 0.1})
     own = fedraw.simulate(wanted, train=with_context)
     built_in = run_seed(wanted, 1).model
     np.testing.assert_allclose(own.runs[0].model, built_in, atol=1e-5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from tests.experiment.small_runs import same, spec
 from torch import nn
 from torch.nn import functional
 
+import fedraw
 from fedraw.data.arrays import from_arrays
 from fedraw.errors import BadInput, Interrupted, TrainingFailed
 from fedraw.eventlog.log_file import read_log
@@ -64,13 +65,14 @@ def arrivals(folder: Path) -> list[ArrivalRecord]:
 @pytest.mark.parametrize("name", [pytest.param("fedraw", marks=pytest.mark.slow), "qfedavg"])
 def test_the_log_is_the_same_in_processes_and_after_a_resume(name: str, tmp_path: Path) -> None:
     inline, workers, cut = tmp_path / "inline", tmp_path / "workers", tmp_path / "cut"
-    run_seed(spec(name), 1, inline, OWN)
-    run_seed(spec(name), 1, workers, OWN, Options("processes", 1))
+    wanted = spec(name).with_changes({"training.lr": 0.1})  # q-FedAvg asks for a rate
+    run_seed(wanted, 1, inline, OWN)
+    run_seed(wanted, 1, workers, OWN, Options("processes", 1))
     assert same(inline, workers)
     events = iter(range(1000))
     with pytest.raises(Interrupted):
-        run_seed(spec(name), 1, cut, OWN, Options(stop=lambda: next(events) == 40))
-    run_seed(spec(name), 1, cut, OWN, Options(resume=True))
+        run_seed(wanted, 1, cut, OWN, Options(stop=lambda: next(events) == 40))
+    run_seed(wanted, 1, cut, OWN, Options(resume=True))
     assert same(inline, cut)
     found = arrivals(inline)
     assert all(
@@ -80,6 +82,22 @@ def test_the_log_is_the_same_in_processes_and_after_a_resume(name: str, tmp_path
     trainings = [r.metrics["number"] for r in found if r.metrics and r.client == found[0].client]
     assert trainings == list(range(len(trainings)))
     assert len(trainings) > 2
+
+
+def reads_the_rate(model: Any, data: Any, context: Any) -> dict[str, float]:
+    return {"rate": context.lr}
+
+
+def test_the_default_rate_of_the_built_in_training_is_none_of_a_function() -> None:
+    own = {"train": reads_the_rate, "strategy": "fedbuff", "events": 20, "seeds": [1]}
+    with pytest.raises(TrainingFailed, match=r"context\.lr: no learning rate is set"):
+        fedraw.simulate(**cast(Any, own))
+    with pytest.raises(BadInput, match=r"QFedAvg\(lr=\.\.\.\), or set training\.lr"):
+        fedraw.simulate(**cast(Any, own | {"strategy": "qfedavg"}))
+    chosen = Spec.from_dict({"training": {"lr": 0.1}})  # the same number, but chosen
+    result = fedraw.simulate(chosen, **cast(Any, own))
+    rates = [r.metrics for r in result[1].records() if isinstance(r, ArrivalRecord)]
+    assert rates == [{"rate": 0.1}] * 20
 
 
 def test_a_strategy_with_a_proximal_term_gets_it(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_a_mistake_in_a_cell_reaches_the_user(tmp_path: Path) -> None:
     cells = [Cell(wrong, seed, tmp_path / str(seed)) for seed in (1, 2)]
     with pytest.raises(BadInput, match="never fills"):
         run_cells(cells, Options(), jobs=2)
-    with pytest.raises(BadInput, match="--jobs 0"):
+    with pytest.raises(BadInput, match="jobs = 0 must be"):
         run_cells(cells, Options(), jobs=0)
 
 

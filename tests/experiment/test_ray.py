@@ -90,7 +90,7 @@ def test_a_cluster_that_other_machines_could_reach_is_refused(
 
     monkeypatch.setattr(ray_cluster, "_on_loopback", lambda ray: nullcontext())
     with (
-        pytest.raises(BadInput, match=r"other machines can reach.*--executor processes"),
+        pytest.raises(BadInput, match=r"other machines can reach.*executor='processes\'"),
         cluster(),
     ):
         pytest.fail("it was started")

@@ -237,7 +237,7 @@ class TestFeatures:
     def test_they_need_images(self) -> None:
         flat = fedraw.from_arrays(np.eye(8), [0, 1] * 4, rng=np.random.default_rng(0))
         spec = Spec.from_dict({"features": {"weights": "none.pth"}})
-        with pytest.raises(BadInput, match=r"shape \(8,\); leave \[features\] out"):
+        with pytest.raises(BadInput, match=r"shape \(8,\); leave features out"):
             fedraw.simulate(spec, data=flat)
 
 

@@ -88,7 +88,7 @@ def test_what_cannot_be_replayed_is_refused(tmp_path: Path) -> None:
     story(tmp_path)
     with pytest.raises(BadInput, match=r"has 3 sites \(west, east, north\).*clients = 3"):
         fedraw.simulate(spec(5).replaying(tmp_path), progress=False)
-    with pytest.raises(BadInput, match=r"\[membership\] says who joins and leaves, and so does"):
+    with pytest.raises(BadInput, match=r"membership says who joins and leaves, and so does"):
         spec(membership={"leaving": 0.5, "within": 9.0}).replaying(tmp_path)
     write(tmp_path / "events.jsonl", [r for r in STORY if getattr(r, "event", 0) < 5])
     with pytest.raises(BadInput, match=r"no duration of client 1 \(1 of 3 clients are missing\)"):

@@ -78,11 +78,15 @@ def test_a_refused_force_leaves_the_live_run_alone(tmp_path: Path) -> None:
 def test_nothing_is_overwritten_unless_it_was_asked_for(tmp_path: Path) -> None:
     stopped_at(20, spec(), tmp_path)
     before = content(tmp_path)
-    with pytest.raises(BadInput, match="already holds an unfinished run; continue with --resume"):
+    with pytest.raises(
+        BadInput, match="already holds an unfinished run; continue with resume=True"
+    ):
         run_seed(spec(), 1, tmp_path)
     assert content(tmp_path) == before
     (tmp_path / "events.jsonl").unlink()
-    with pytest.raises(BadInput, match="already holds an unfinished run; continue with --resume"):
+    with pytest.raises(
+        BadInput, match="already holds an unfinished run; continue with resume=True"
+    ):
         run_seed(spec(), 1, tmp_path)
 
 

@@ -21,6 +21,7 @@ import fedraw
 from fedraw.errors import BadInput
 from fedraw.eventlog.measures import Goal
 from fedraw.eventlog.records import JoinedRecord, Record, StartRecord
+from fedraw.strategies.catalog import CATALOG, Method
 from fedraw.strategies.fedfa import FedFaState
 from fedraw.strategies.protocol import Contents
 
@@ -267,6 +268,22 @@ def test_indices_divide_the_data_as_a_function_does() -> None:
         ({"executor": "threads"}, "executor = 'threads' is unknown"),
         ({"device": 3}, "training.device = 3 must be a text"),
         ({"data": "digts"}, "digts"),
+        (
+            {"strategy": "fedraw", "buffer": 3},
+            r"of the method 'fedraw'; write strategy=fedraw.FedRAW\(buffer=3\)",
+        ),
+        (
+            {"strategy": "fedraw-dedup-only", "buffer": 3},
+            r"write strategy=fedraw.FedRAW\(weighting='uniform', buffer=3\)",
+        ),
+        (
+            {"strategy": "fedfa", "server_lr": 0.5},
+            "server_lr = 0.5 is not a setting of the method 'fedfa'; methods with .* are fedbuff,",
+        ),
+        ({"lr": 0.5}, r"lr = 0.5 is a setting of train; write train=fedraw.SGD\(lr=0.5\)"),
+        ({"alpha": 1}, r"a setting of partition; write partition=fedraw.Dirichlet\(alpha=1\)"),
+        ({"strategy": "fedraw", "bufer": 3}, "has no argument 'bufer'; did you mean 'buffer'"),
+        ({"evaluate_evry": 9}, "has no argument 'evaluate_evry'; did you mean 'evaluate_every'"),
     ],
 )
 def test_a_wrong_argument_is_named_with_its_remedy(wrong: dict[str, Any], message: str) -> None:
@@ -274,10 +291,62 @@ def test_a_wrong_argument_is_named_with_its_remedy(wrong: dict[str, Any], messag
         fedraw.simulate(**FREE | {"seeds": [1]} | wrong)
 
 
+@pytest.mark.parametrize("method", CATALOG.values(), ids=list(CATALOG))
+def test_every_setting_of_a_method_is_told_where_it_belongs(method: Method) -> None:
+    for key, value in method.spec_settings.items():
+        wanted: dict[str, Any] = {"strategy": method.name, key: value}
+        with pytest.raises(BadInput, match=rf"write strategy=fedraw\.{method.factory.__name__}\("):
+            fedraw.simulate(**wanted)
+
+
 def test_a_partition_of_data_that_are_divided_already_is_refused() -> None:
     x, y = np.zeros((20, 3), np.float32), np.arange(20) % 2
-    with pytest.raises(BadInput, match="one dataset for each client, and a partition is given"):
-        fedraw.simulate(data=[(x, y), (x, y)], partition=fedraw.IID(clients=2), events=5)
+    table = {"age": np.arange(20), "ill": y, "site": y}
+    for data in ([(x, y), (x, y)], fedraw.Columns(table, labels="ill", client="site")):
+        with pytest.raises(BadInput, match="which client holds each sample, and a partition"):
+            fedraw.simulate(data=data, partition=fedraw.IID(clients=2), events=5)
+
+
+_X, _Y = np.arange(80, dtype=np.float32).reshape(40, 2), np.arange(40) % 4
+_SOME = _Y < 2
+
+
+@pytest.mark.parametrize(
+    ("wanted", "notes"),
+    [
+        ({"data": (_X, _Y)}, []),
+        (
+            {"data": (_X[_SOME], _Y[_SOME]), "test": (_X, _Y)},
+            ["the test set has labels that no client holds, so no method can learn them: 2, 3"],
+        ),
+        (
+            {"data": (_X, _Y), "test": (_X[_SOME], _Y[_SOME]), "rare_labels": [1, 3]},
+            ["the test set has no sample of some rare labels, so their recall is unknown: 3"],
+        ),
+        (
+            {"data": (_X, _Y + 1)},
+            [
+                "neither a client nor the test set has a sample of some labels, for which the "
+                "model has outputs: 0"
+            ],
+        ),
+    ],
+)
+def test_labels_that_somebody_does_not_know_are_named(
+    wanted: dict[str, Any], notes: list[str]
+) -> None:
+    given = {"partition": fedraw.IID(clients=2), "strategy": "fedavg", "events": 4, "seeds": [1]}
+    result = fedraw.simulate(**cast(Any, given), train="none", **wanted)
+    start = next(r for r in result[1].records() if isinstance(r, StartRecord))
+    assert list(start.notes) == notes
+    assert all(note in repr(fedraw.compare(result)) for note in notes)
+
+
+def test_a_label_that_appears_in_a_drift_is_held() -> None:
+    drift = fedraw.Drift(kind="new", label=9)
+    result = fedraw.simulate(**FREE | {"seeds": [1], "drift": drift})
+    start = next(r for r in result[1].records() if isinstance(r, StartRecord))
+    assert start.notes == ()
 
 
 def test_a_model_that_does_not_fit_is_told_what_the_samples_are() -> None:
@@ -305,6 +374,7 @@ class Mistaken(fedraw.FedFa):
         return state if self.mistake == "start" else (state, receivers)
 
     def step(self, state: Any, event: Any) -> Any:
+        before = state.version
         state, receivers = super().step(state, event)
         match self.mistake:
             case "alone":
@@ -323,6 +393,14 @@ class Mistaken(fedraw.FedFa):
                 state.model = state.model.tolist()
             case "column":
                 state.model = state.model[:, None]
+            case "same version":
+                state.model = state.model.copy()
+            case "earlier version":
+                state.version -= 2
+            case "in place" if state.version == before:
+                state.model += 1
+            case "in place":
+                state.model = state.model.copy()  # an array that this strategy does not freeze
         return state, receivers
 
 
@@ -342,6 +420,12 @@ class Mistaken(fedraw.FedFa):
             "column",
             r"strategy Mistaken has a model of type float32 and shape \(0, 1\); models are",
         ),
+        (
+            "same version",
+            "Mistaken has a new model and the version 0 after version 0; add 1 to state.version",
+        ),
+        ("earlier version", "Mistaken has a new model and the version -2 after version 0; add 1"),
+        ("in place", "Mistaken writes to an array that was handed in or out .* state.version"),
     ],
 )
 def test_mistakes_of_a_strategy_are_named(mistake: str, words: str) -> None:
@@ -461,7 +545,7 @@ def test_an_own_strategy_is_never_logged_as_a_published_method() -> None:
 def test_updates_that_are_not_finite_are_told_as_the_command_does() -> None:
     with (
         pytest.warns(UserWarning, match=r"20 of 20 updates were refused.*NaN or infinite"),
-        pytest.raises(fedraw.FedrawError, match=r"accepted no update at all: .*NaN or infinite"),
+        pytest.raises(fedraw.FedrawError, match=r"diverged with lr = 1e\+39; lower it"),
     ):
         fedraw.simulate(**TRAINED | {"train": fedraw.SGD(lr=1e39)})
 

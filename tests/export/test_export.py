@@ -123,7 +123,7 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="was altered"):
         export_runs([tmp_path / "a"], TARGETS["csv"], tmp_path / "out")
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="file/server: Not a directory; choose another --out"):
+    with pytest.raises(BadInput, match="file/server: Not a directory; choose another out="):
         export_runs([tmp_path / "a"], TARGETS["csv"], tmp_path / "file")
 
 

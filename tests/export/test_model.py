@@ -200,13 +200,19 @@ def test_an_export_does_not_replace_the_model_of_a_run(finished: Path) -> None:
     assert load_file(finished.parent / "model.safetensors")["w"].tolist() == [1.0, 1.0]
 
 
-def test_a_model_is_not_replaced_by_its_card(finished: Path, tmp_path: Path) -> None:
-    out = tmp_path / "m/x.md"
-    with pytest.raises(BadInput, match=r"x\.md is also the name of the model card; .*--no-card"):
+@pytest.mark.parametrize("name", ["x.onnx", "x.pt", "x.md"])
+def test_a_name_that_promises_another_form_is_refused(
+    finished: Path, tmp_path: Path, name: str
+) -> None:
+    out = tmp_path / "m" / name
+    with pytest.raises(BadInput, match=r"as safetensors and in no other .* file x\.safetensors,"):
         export_model(finished, out)
-    assert not out.exists()
-    export_model(finished, out, card=False)
-    assert load_file(out)["w"].tolist() == [1.0, 1.0]
+    assert not out.parent.exists()
+
+
+def test_a_model_may_have_a_name_without_an_end(finished: Path, tmp_path: Path) -> None:
+    export_model(finished, tmp_path / "x", card=False)
+    assert load_file(tmp_path / "x")["w"].tolist() == [1.0, 1.0]
 
 
 def test_a_folder_is_not_a_file_for_the_model(finished: Path) -> None:

@@ -347,7 +347,7 @@ class Own(nn.Sequential):
 )
 def test_unsupported_layers_are_refused_by_name(module: nn.Module, words: str) -> None:
     samples = ClientSamples(lambda rows: rows, np.zeros(1, np.int64), (1, 8, 8), largest=1)
-    with pytest.raises(BadInput, match=rf"cannot train .*{words}.*use --executor inline"):
+    with pytest.raises(BadInput, match=rf"cannot train .*{words}.*use executor='inline'"):
         BatchedTrainer(module, SGD(), samples)
 
 

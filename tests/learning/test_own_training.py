@@ -97,6 +97,13 @@ def test_the_context_has_the_client_the_version_and_the_settings() -> None:
     assert seen[8] != seen[5]
 
 
+def test_a_rate_that_nobody_has_set_is_no_rate() -> None:
+    with pytest.raises(
+        TrainingFailed, match=r"context\.lr: no learning rate is set .* training\.lr"
+    ):
+        run(sgd, lr=None)
+
+
 def test_every_pass_has_a_new_order_of_the_same_samples() -> None:
     images, labels = samples()
 

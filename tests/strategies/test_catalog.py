@@ -13,6 +13,7 @@ from tests.server.engine import Engine
 
 import fedraw
 from fedraw.strategies.catalog import CATALOG, settings_of
+from fedraw.strategies.settings import MEANINGS
 
 SPEC: dict[str, Any] = {
     "training": {"kind": "none"},
@@ -108,6 +109,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 def test_defaults_are_those_of_the_method_pages() -> None:
     made = {name: CATALOG[name].make({"lr": 1.0} if name == "qfedavg" else {}) for name in CATALOG}
     assert {name: settings_of(strategy) for name, strategy in made.items()} == DEFAULTS
+
+
+def test_every_setting_has_a_meaning_and_every_meaning_a_setting() -> None:
+    used = {meaning for own in CATALOG.values() for meaning in own.setting_meanings.values()}
+    assert used == set(MEANINGS.values())
+    assert [text for text in used if not text.endswith(".")] == []
 
 
 @pytest.mark.parametrize("name", CATALOG)

@@ -115,5 +115,5 @@ def test_the_local_learning_rate_is_its_own_or_the_drivers() -> None:
     setup = Setup(vector(0), LabelTable.from_counts(TWO), local_lr=0.2)
     assert QFedAvg().start(setup)[0].lr == 0.2
     assert QFedAvg(lr=0.1).start(setup)[0].lr == 0.1
-    with pytest.raises(BadInput, match=r"strategy\.lr is missing"):
+    with pytest.raises(BadInput, match=r"QFedAvg\(lr=\.\.\.\), or set training"):
         QFedAvg().start(replace(setup, local_lr=None))

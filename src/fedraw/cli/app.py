@@ -19,6 +19,7 @@ import fedraw
 from fedraw.cli import console
 from fedraw.cli.commands import CommandGroup
 from fedraw.errors import BadInput, FedrawError, Interrupted
+from fedraw.experiment.interrupts import INTERRUPTED
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -28,7 +29,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-INTERRUPTED = 130  # the exit code of a command that Ctrl-C ended
 # Errors of the operating system that another path would have avoided.
 _WRONG_PATH = {
     errno.EACCES,

@@ -7,6 +7,7 @@ wrote.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +25,10 @@ from fedraw.experiment.progress import RemainingTime
 if TYPE_CHECKING:
     from fedraw.data.releases import Progress as DataProgress
     from fedraw.experiment.cells import Cell, CellProgress
+
+# The keywords that messages of the library name, and the options that have another name.
+_KEYWORD = re.compile(r"\b(resume|force|out|data_root|executor|address)=(True|\.\.\.|'[^']*')")
+_OPTIONS = {"data_root": "data"}
 
 # Without a terminal: the seconds before the first line about a slow task, and between lines.
 FIRST_LINE_AFTER, LINE_EVERY = 10.0, 60.0
@@ -59,12 +64,31 @@ out = SafeConsole()
 err = SafeConsole(stderr=True)
 
 
+def as_options(message: str) -> str:
+    """Write the keywords of Python that a message names as options of the command.
+
+    >>> as_options("continue with resume=True, or choose another out=...")
+    'continue with --resume, or choose another --out'
+    >>> as_options("use executor='inline'; no cluster at address='10.0.0.1:6379'")
+    "use --executor inline; no cluster at --address '10.0.0.1:6379'"
+    """
+    return _KEYWORD.sub(_as_option, message)
+
+
+def _as_option(found: re.Match[str]) -> str:
+    keyword, value = found.groups()
+    option = f"--{_OPTIONS.get(keyword, keyword)}"
+    if value in ("True", "..."):
+        return option
+    return f"{option} {value.strip(chr(39)) if value.strip(chr(39)).isalpha() else value}"
+
+
 def say(message: str) -> None:
-    """Print a message to standard error.
+    """Print a message to standard error, with options in place of Python's keywords.
 
     Lines after the first are indented, so that a path with a line break cannot forge a message.
     """
-    indented = message.replace("\n", "\n  ")
+    indented = as_options(message).replace("\n", "\n  ")
     err.print(indented, markup=False, highlight=False, soft_wrap=True, emoji=False)
 
 

@@ -1,4 +1,4 @@
-"""`fedraw methods`: list the methods and what they need, or show the settings of one."""
+"""`fedraw methods`: list the methods with what they need and where they come from, or show one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def methods(
     """List the methods and what they need, or show the settings of one.
 
     Server memory counts models, with K buffer slots and N clients. Clients send models, differences
-    to the model that they started from, or residuals against their last accepted model.
+    to the model that they started from, or residuals against their last accepted model. The rule of
+    a method was taken from its paper, from code that its authors or others published, or is ours.
     """
     if name is not None:
         method = find_method(name, "NAME")
@@ -47,7 +48,8 @@ def methods(
 def _list() -> Table:
     table = Table("name", "what it does and needs", box=box.SIMPLE_HEAD, pad_edge=False)
     for method in CATALOG.values():
-        table.add_row(method.name, Text(f"{method.summary}\n").append(_needs(method), "dim"))
+        facts = f"{_needs(method)}\n{_origin(method)}"
+        table.add_row(method.name, Text(f"{method.summary}\n").append(facts, "dim"))
     return table
 
 
@@ -58,16 +60,23 @@ def _needs(method: Method) -> str:
     return f"server: {method.memory_text}; clients send {sent}; {labels}"
 
 
+def _origin(method: Method) -> str:
+    """Say where the rule comes from, and which other method it is related to."""
+    relation = f"; {method.relation}" if method.relation else ""
+    return f"rule from {method.source}{relation}"
+
+
 def _print_method(method: Method) -> None:
     console.out.print(Text(f"{method.title}: {method.name}", "bold"))
     console.out.print(Text(f"This method {method.summary}."))
-    needs = _needs(method)
-    console.out.print(Text(f"{needs[0].upper()}{needs[1:]}."))
-    table = Table("setting", "default", "values", box=box.SIMPLE_HEAD, pad_edge=False)
-    types = method.setting_types
+    for facts in (_needs(method), _origin(method)):
+        console.out.print(Text(f"{facts[0].upper()}{facts[1:]}."))
+    table = Table("setting", "default", "values and meaning", box=box.SIMPLE_HEAD, pad_edge=False)
+    types, meanings = method.setting_types, method.setting_meanings
     for key, default in method.shown_settings.items():
         fixed = " (fixed)" if key in method.preset else ""
-        table.add_row(f"strategy.{key}", Text(default + fixed), Text(types[key]))
+        values = Text(f"{types[key]}\n").append(meanings[key], "dim")
+        table.add_row(f"strategy.{key}", Text(default + fixed), values)
     if types:
         console.out.print(table)
     else:
@@ -83,6 +92,8 @@ def _facts(method: Method) -> dict[str, Any]:
         "title": method.title,
         "summary": method.summary,
         "reference": method.reference,
+        "source": method.source,
+        "relation": method.relation,
         "server_models": None
         if method.memory is None
         else dict(zip(("always", "per_slot", "per_client"), method.memory, strict=True)),
@@ -92,5 +103,6 @@ def _facts(method: Method) -> dict[str, Any]:
         "merit": method.merit,
         "settings": {k: None if v is MISSING else v for k, v in settings.items()},
         "types": method.setting_types,
+        "meanings": method.setting_meanings,
         "fixed": list(method.preset),
     }

@@ -29,9 +29,9 @@ def export(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="The folder of a seed or of a server.")
     ],
-    out: Annotated[Path, typer.Option("-o", "--out", help="The file to write.")] = Path(
-        "model.safetensors"
-    ),
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="The file to write; its name ends in .safetensors.")
+    ] = Path("model.safetensors"),
     which: Annotated[str, typer.Option(help=f"One of {', '.join(CHOICES)}.")] = "current",
     card: Annotated[bool, typer.Option(help="Also write a model card next to it.")] = True,
 ) -> None:

@@ -17,12 +17,13 @@ from fedraw.cli import console
 from fedraw.cli.options import DataRoot, Force, Jobs, Json, refuse_resume_and_force
 from fedraw.errors import BadInput, FedrawError, Interrupted
 from fedraw.eventlog.compare import compare
-from fedraw.experiment.cells import Cell, CellProgress, cores, run_cells
+from fedraw.experiment.cells import Cell, CellProgress, cores, resume_lines, run_cells
+from fedraw.experiment.divergence import divergence
 from fedraw.experiment.loading import prepare
 from fedraw.experiment.options import Options
 from fedraw.experiment.result import SeedResult, accepted_nothing, problems_of
 from fedraw.experiment.runner import check_seed, refuse_existing
-from fedraw.experiment.spec import Spec, naming, parse_change, to_toml
+from fedraw.experiment.spec import VERSION, Spec, names_version, naming, parse_change, to_toml
 from fedraw.report.page import write_report
 from fedraw.report.tables import text_table
 
@@ -94,7 +95,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         raise BadInput(f"--address {address} is for a Ray cluster; add --executor ray")
     workers = jobs or (cores() if address is None else 0)
     options = Options(executor.value, workers, address, data, resume=resume, force=force)
-    spec = Spec.from_file(spec_file, dict(parse_change(text) for text in change or ()))
+    spec = read_spec(spec_file, change)
     if replay_speeds is not None:
         with naming(spec_file):
             spec = spec.replaying(replay_speeds)
@@ -104,6 +105,8 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     cells = [Cell(spec, seed, folder / f"seed-{seed}") for seed in spec.run.seeds]
     for cell in cells:
         refuse_folder(cell, options)  # before loading data and starting a cluster
+    for line in resume_lines(cells) if resume else ():
+        console.say(line)
     if dry_run:
         with naming(spec_file):
             facts = _check(cells, options)
@@ -118,7 +121,18 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         console.out.print(text_table(rows, width=console.out.width))
         console.say(f"written to {folder}")
     _write_page(cells, folder / "report.html", spec_file.stem)
-    _report_problems(results)
+    _report_problems(results, spec)
+
+
+def read_spec(spec_file: Path, change: Sequence[str] | None) -> Spec:
+    """Read the spec with the changes of --set, and say if the file names no version."""
+    spec = Spec.from_file(spec_file, dict(parse_change(text) for text in change or ()))
+    if not names_version(spec_file):
+        console.say(
+            f"{spec_file} names no version of the format and is read as version {VERSION}; write "
+            f"'version = {VERSION}' as its first line"
+        )
+    return spec
 
 
 @contextmanager
@@ -160,12 +174,13 @@ def _write_page(cells: Sequence[Cell], page: Path, title: str) -> None:
         console.say(f"{page.name} was not written: interrupted; the runs are finished")
 
 
-def _report_problems(results: Sequence[SeedResult]) -> None:
+def _report_problems(results: Sequence[SeedResult], spec: Spec) -> None:
     """Report refused updates and missing aggregations; fail if a run accepted no update."""
-    for problem in problems_of(results):
+    lr = None if "train" in spec.plugin_parts else spec.training.lr
+    for problem in (*problems_of(results), *divergence(results, lr)):
         console.say(problem)
     if any(map(accepted_nothing, results)):
-        raise FedrawError("a run accepted no update at all; is training.lr too high?")
+        raise FedrawError("a run accepted no update at all")
 
 
 def _with_seeds(spec: Spec, text: str) -> Spec:

@@ -9,11 +9,11 @@ import typer
 
 from fedraw.cli import console
 from fedraw.cli.options import DataRoot, Force, Jobs, Json, refuse_resume_and_force
-from fedraw.cli.run import ExecutorName, parse_seeds, refuse_folder, running
+from fedraw.cli.run import ExecutorName, parse_seeds, read_spec, refuse_folder, running
 from fedraw.errors import BadInput
 from fedraw.experiment.cells import cores
 from fedraw.experiment.options import Options
-from fedraw.experiment.spec import Spec, naming, parse_change
+from fedraw.experiment.spec import naming
 from fedraw.experiment.tuning import Grid, Tuning, parse_over, refuse_other_file, run_grid
 
 
@@ -79,7 +79,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one for each option
     refuse_resume_and_force(resume, force)
     out = out or spec_file.with_name(f"{spec_file.stem}-tuned.toml")
     refuse_other_file(out)
-    spec = Spec.from_file(spec_file, dict(parse_change(text) for text in change or ()))
+    spec = read_spec(spec_file, change)
     options = Options(executor.value, jobs or cores(), data_root=data, resume=resume, force=force)
     with naming(spec_file):
         grid = Grid(

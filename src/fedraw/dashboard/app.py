@@ -53,8 +53,8 @@ class Feed:
                 view = self._watcher.view(run_id) if run_id else None
                 if run_id and view is None:
                     return None
-                state = overview(self._watcher.views(), self._watcher.problems)
-                self._texts[run_id] = json.dumps(state if view is None else full(view))
+                state = overview_of(self._watcher) if view is None else full(view)
+                self._texts[run_id] = json.dumps(state)
             return self._texts[run_id]
 
 
@@ -208,7 +208,7 @@ def _routes(starlette: type[Starlette], watcher: Watcher, feed: Feed) -> Starlet
         return HTMLResponse(page, headers=safe)
 
     def runs(_: Request) -> Response:
-        return JSONResponse(overview(watcher.views(), watcher.problems), headers=safe)
+        return JSONResponse(overview_of(watcher), headers=safe)
 
     def one_run(request: Request) -> Response:
         view = watcher.view(request.path_params["run"])
@@ -243,6 +243,11 @@ def _routes(starlette: type[Starlette], watcher: Watcher, feed: Feed) -> Starlet
         Route("/health", health),
     ]
     return starlette(routes=routes)
+
+
+def overview_of(watcher: Watcher) -> dict[str, Any]:
+    """Return the state of all runs of a watcher."""
+    return overview(watcher.views(), watcher.problems, watcher.loading)
 
 
 def health_of(watcher: Watcher) -> tuple[dict[str, Any], int]:

@@ -32,9 +32,12 @@ ORDER: dict[SiteState, int] = {
 }
 
 
-def overview(views: Sequence[RunView], problems: Sequence[str]) -> dict[str, Any]:
-    """Return a row and a short curve for each run, and the problems of the folders."""
-    return {"runs": [plain(_row(view), DIGITS) for view in views], "problems": list(problems)}
+def overview(
+    views: Sequence[RunView], problems: Sequence[str], loading: str | None = None
+) -> dict[str, Any]:
+    """Return a row and a short curve for each run, the problems, and what is still being read."""
+    rows = [plain(_row(view), DIGITS) for view in views]
+    return {"runs": rows, "problems": list(problems), "loading": loading}
 
 
 def _row(view: RunView) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedraw.core.text import one_line
+from fedraw.core.text import counted, one_line, several
 from fedraw.errors import BadInput
 from fedraw.eventlog.follow import LogFollower, run_names
 from fedraw.eventlog.log_file import LOG, find_logs
@@ -180,8 +180,10 @@ class Watcher:
         logs.update(dict.fromkeys(self._runs))  # a log that disappeared is still shown
         newest = sorted(logs, key=modified, reverse=True)[:MAX_RUNS]
         if len(newest) < len(logs):
+            rest = [str(log.parent) for log in logs if log not in set(newest)]
             self._problems.append(
-                f"{len(logs) - len(newest)} more runs are not shown; give fewer folders"
+                f"{counted(len(rest), 'run')} not shown, because only the {MAX_RUNS} that were "
+                f"written last are: {several(rest)}; give fewer folders"
             )
         kept = set(newest)
         self._runs = {
@@ -195,6 +197,18 @@ class Watcher:
         """The problems of the folders; problems of single logs are in the views."""
         with self._lock:
             return list(self._problems)
+
+    @property
+    def loading(self) -> str | None:
+        """What the page waits for; None if every log is read to its end."""
+        with self._lock:
+            runs = self._runs.values()
+            read = sum(run.complete or run.problem is not None for run in runs)
+            if not self.polls:
+                return "Loading: the folders are searched for runs."
+            if read == len(runs):
+                return None
+            return f"Loading: {read} of {counted(len(runs), 'run')} read to the end."
 
     @property
     def is_complete(self) -> bool:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedraw.data.arrays import from_arrays, load_npz
     from fedraw.data.catalog import DATASETS, PUBLIC, Histogram, check, digits, labels_only, load
+    from fedraw.data.columns import Columns
     from fedraw.data.dataset import Dataset, Inputs, downscale, limit_per_label
-    from fedraw.data.own_data import Columns, own_dataset
+    from fedraw.data.own_data import own_dataset
     from fedraw.data.partition import (
         check_partition,
         coverage,
@@ -31,7 +32,8 @@ _DEFINED_IN = {
     "arrays": ("from_arrays", "load_npz"),
     "catalog": ("DATASETS", "PUBLIC", "Histogram", "check", "digits", "labels_only", "load"),
     "dataset": ("Dataset", "Inputs", "downscale", "limit_per_label"),
-    "own_data": ("Columns", "own_dataset"),
+    "columns": ("Columns",),
+    "own_data": ("own_dataset",),
     "partition": (
         "check_partition", "coverage", "dirichlet", "iid", "label_counts", "shuffle_labels",
         "split_local",

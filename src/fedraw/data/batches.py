@@ -130,7 +130,7 @@ class BatchedRelease:
             raise BadInput(
                 f"dataset {self.name!r} lacks {several([file.name for file in missing], 6)} in "
                 f"{self.searched}; get it with 'fedraw data fetch {self.name}', or give another "
-                "data root with --data"
+                "data root with data_root=..."
             )
 
 

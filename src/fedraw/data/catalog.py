@@ -228,7 +228,9 @@ def _refuse_settings_without_effect(
     if size is not None and name in _WITHOUT_PIXELS:
         raise BadInput(f"dataset {name!r} has no images, so it takes no size; leave size out")
     if path is not None and name not in ("npz", "leaf"):
-        remedy = "give the data root with --data" if name in PUBLIC else "did you mean 'npz'?"
+        remedy = (
+            "give the data root with data_root=..." if name in PUBLIC else "did you mean 'npz'?"
+        )
         raise BadInput(f"dataset {name!r} takes no path, got {str(path)!r}; {remedy}")
 
 

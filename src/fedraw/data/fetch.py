@@ -86,7 +86,7 @@ def unpack(source: Source, archive: Path, root: Path, progress: Progress) -> Non
     except _DAMAGED as error:
         raise BadInput(
             f"{archive}: is damaged or not a {source.kind} archive ({error}); fetch it again with "
-            "--force"
+            "force=True"
         ) from error
     except OSError as error:
         raise FedrawError(
@@ -147,7 +147,7 @@ def _check_free_space(release: Release, sources: list[Source], downloads: Path) 
         raise FedrawError(
             f"{release.name} needs {size_text(rest)} to download and {size_text(unpacked)} "
             f"unpacked, but {downloads} has only {size_text(free)} free; free some space or give "
-            "another data root with --data"
+            "another data root with data_root=..."
         )
 
 
@@ -165,7 +165,7 @@ def _obtain(
     if archive.exists():
         wrong = damage(source, archive)
         if wrong is not None:
-            raise BadInput(f"{archive}: {wrong}; delete it, or download it again with --force")
+            raise BadInput(f"{archive}: {wrong}; delete it, or download it again with force=True")
         options.notify(f"using {archive}, which exists already")
         return
     try:
@@ -192,7 +192,7 @@ def _check_complete(release: Release, root: Path) -> None:
     for source in missing(release, root):
         raise FedrawError(
             f"{root / source.folder}: has fewer {source.members} than {release.name}; "
-            f"{source.file} is not the official file, so fetch it again with --force"
+            f"{source.file} is not the official file, so fetch it again with force=True"
         )
 
 

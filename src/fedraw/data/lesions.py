@@ -234,7 +234,7 @@ def _find_table(root: Path, name: str, folder: str, tables: Sequence[str]) -> Pa
         raise BadInput(
             f"dataset {name!r} was not found: no {' or '.join(tables)} in "
             f"{search_places(root, (folder, '.'))}; get it with 'fedraw data fetch {name}', or "
-            "give another data root with --data"
+            "give another data root with data_root=..."
         )
     return found
 

@@ -100,7 +100,7 @@ class NaturalRelease:
             name = self.release.name
             raise BadInput(
                 f"dataset {name!r} is not complete: {several(problems)}; get it with 'fedraw data "
-                f"fetch {name}', or give another data root with --data"
+                f"fetch {name}', or give another data root with data_root=..."
             )
 
 

@@ -5,7 +5,9 @@ The forms are:
 - a tuple (X, y) or (X, y, groups) of arrays, tensors, or paths of .npy files;
 - a `fedraw.Dataset`;
 - a map-style torch Dataset with items (x, y) or (x, y, group);
-- a Hugging Face Dataset or DatasetDict, or `Columns`, which choose some of its columns;
+- a Hugging Face Dataset or DatasetDict;
+- `Columns`, which name the columns to use of such a data set, of a data frame or of a dictionary of
+  arrays;
 - a list with one of these forms for each client, or a dictionary of client names and forms.
 
 This module imports neither torch nor Hugging Face's library; it recognises their objects by their
@@ -15,23 +17,30 @@ methods.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from fedraw.core.text import several
-from fedraw.core.types import ClientId, Ints
+from fedraw.core.types import ClientId
 from fedraw.data.arrays import (
     Samples,
     as_array,
     encode_labels,
     make_dataset,
-    read_columns,
     read_samples,
 )
-from fedraw.data.dataset import Array, Dataset, Inputs, check_finite
+from fedraw.data.columns import (
+    Columns,
+    ParsedData,
+    is_data_frame,
+    is_hugging_face,
+    read_table,
+    refuse_constant,
+)
+from fedraw.data.dataset import Dataset, Inputs, check_finite
 from fedraw.data.partition import check_partition, client_names, owners_of
 from fedraw.errors import BadInput, error_context
 
@@ -39,34 +48,9 @@ from fedraw.errors import BadInput, error_context
 Shares = Sequence[npt.ArrayLike] | Mapping[Any, npt.ArrayLike]
 
 _FORMS = (
-    "give (X, y), a fedraw.Dataset, a torch Dataset, a Hugging Face Dataset, or a list or "
-    "dictionary of these, one for each client"
+    "give (X, y), a fedraw.Dataset, a torch Dataset, a Hugging Face Dataset, fedraw.Columns of a "
+    "data frame, or a list or dictionary of these, one for each client"
 )
-_TEST_SPLITS = ("test", "validation")
-_LABEL_COLUMNS = ("label", "labels")
-
-# The longest text in a column that can name clients.
-LONGEST_NAME = 200
-
-
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """A Hugging Face dataset, and the columns of it to use.
-
-    Args:
-        data: A Hugging Face Dataset or DatasetDict.
-        inputs: The column of the inputs, or a list of columns of numbers, which become the features
-            of one input (default: the only column besides the labels).
-        labels: The column of the labels, or of the targets of a regression (default: the only
-            column of class labels, or else the column `label` or `labels`).
-        groups: The column that is used as labels if `labels` are targets.
-
-    """
-
-    data: Any
-    inputs: str | Sequence[str] | None = None
-    labels: str | None = None
-    groups: str | None = None
 
 
 def own_dataset(
@@ -95,7 +79,10 @@ def own_dataset(
         return dataset if shares is None else with_shares(dataset, shares)
     found = _read_all(data)
     held = known or found.test
+    refuse_constant(found)
     names = found.label_names
+    if held is not None:
+        _check_features(found, held, "the test data")
     if held is not None and held.label_names is not None:
         if names not in (None, held.label_names):
             raise BadInput(
@@ -132,30 +119,23 @@ def with_test(dataset: Dataset, test: Any) -> Dataset:
     return dataset if known is None else _with_test(dataset, known)
 
 
-@dataclass(frozen=True, eq=False)
-class _ParsedData:
-    """The parsed content of a form; `label_names` is None if the form does not name labels."""
-
-    name: str
-    samples: Samples
-    test: _ParsedData | None = None
-    label_names: tuple[str, ...] | None = None
-    owners: Ints | None = None
-    clients: tuple[ClientId, ...] = ()
-
-
 def is_per_client(data: Any) -> TypeGuard[list[Any] | dict[Any, Any]]:
     """Return whether the data are a list or dictionary with one dataset for each client."""
     # A DatasetDict is a dictionary of splits, not of clients.
-    return isinstance(data, list | dict) and not hasattr(data, "column_names")
+    return isinstance(data, list | dict) and not is_hugging_face(data)
 
 
-def _read_all(data: Any) -> _ParsedData:
+def names_clients(data: Any) -> bool:
+    """Return whether the data say which client holds each sample."""
+    return is_per_client(data) or (isinstance(data, Columns) and data.client is not None)
+
+
+def _read_all(data: Any) -> ParsedData:
     """Read one form, or a list or dictionary of one form for each client."""
     return _read_clients(data) if is_per_client(data) else _read(data)
 
 
-def _read(data: Any) -> _ParsedData:
+def _read(data: Any) -> ParsedData:
     if isinstance(data, Dataset):
         return _read_dataset(data)
     if isinstance(data, tuple):
@@ -164,16 +144,16 @@ def _read(data: Any) -> _ParsedData:
                 f"the data are a tuple of {len(data)}; give (X, y), or (X, y, groups), or a list "
                 "with one dataset for each client"
             )
-        return _ParsedData("arrays", read_samples(*data))
-    columns = data if isinstance(data, Columns) else Columns(data)
-    if hasattr(columns.data, "column_names"):
-        if isinstance(columns.data, Mapping):
-            return _read_splits(columns)
-        return _read_columns(columns)
+        return ParsedData("arrays", read_samples(*data))
     if isinstance(data, Columns):
+        return read_table(data)
+    if is_hugging_face(data):
+        return read_table(Columns(data))
+    if is_data_frame(data):
         raise BadInput(
-            f"Columns needs a Hugging Face dataset, got {type(data.data).__name__}; give other "
-            "data as (X, y)"
+            f"the data are a {type(data).__name__}; name the column of the labels with "
+            "fedraw.Columns(data, labels=...), and that of the clients, if there is one, with "
+            "client=..."
         )
     is_array = hasattr(data, "__array__") or isinstance(data, str | bytes | list | Mapping)
     if hasattr(data, "__getitem__") and not is_array:
@@ -181,7 +161,7 @@ def _read(data: Any) -> _ParsedData:
     raise BadInput(f"the data are {_described(data)}; {_FORMS}")
 
 
-def _read_test(test: Any) -> _ParsedData | None:
+def _read_test(test: Any) -> ParsedData | None:
     if test is None:
         return None
     with error_context("test"):
@@ -190,17 +170,17 @@ def _read_test(test: Any) -> _ParsedData | None:
         return _read_all(test)
 
 
-def _read_dataset(data: Dataset) -> _ParsedData:
+def _read_dataset(data: Dataset) -> ParsedData:
     names = data.label_names if data.has_labels else None
     labels, test_labels = (data.labels, data.test_labels) if data.has_labels else (None, None)
     test = None
     if len(data.test_labels):
         held = Samples(data.test_inputs, test_labels, data.test_targets)
-        test = _ParsedData(data.name, held, label_names=names)
-    return _ParsedData(data.name, Samples(data.inputs, labels, data.targets), test, names)
+        test = ParsedData(data.name, held, label_names=names)
+    return ParsedData(data.name, Samples(data.inputs, labels, data.targets), test, names)
 
 
-def _with_test(dataset: Dataset, test: _ParsedData) -> Dataset:
+def _with_test(dataset: Dataset, test: ParsedData) -> Dataset:
     samples, names = test.samples, test.label_names
     if names is not None and names != dataset.label_names:
         raise BadInput(
@@ -216,15 +196,17 @@ def _with_test(dataset: Dataset, test: _ParsedData) -> Dataset:
     )
 
 
-def _read_clients(data: list[Any] | dict[Any, Any]) -> _ParsedData:
+def _read_clients(data: list[Any] | dict[Any, Any]) -> ParsedData:
     """Read the data of each client, and concatenate them."""
     forms = data if isinstance(data, dict) else dict(enumerate(data))
     clients = client_names(forms)
     if not clients:
         raise BadInput("the data have no clients; give at least one dataset")
-    found: dict[ClientId, _ParsedData] = {}
+    found: dict[ClientId, ParsedData] = {}
     for client, form in zip(clients, forms.values(), strict=True):
         with error_context(f"client {client!r}"):
+            if names_clients(form):
+                raise BadInput("the data of a client have clients themselves; leave client= out")
             found[client] = _read(form)
             if not len(found[client].samples.inputs):
                 raise BadInput("the client has no samples; give it some, or leave it out")
@@ -234,17 +216,18 @@ def _read_clients(data: list[Any] | dict[Any, Any]) -> _ParsedData:
     tests = [one.test.samples for one in parts if one.test is not None]
     sizes = [len(one.samples.inputs) for one in parts]
     names = parts[0].label_names
-    return _ParsedData(
+    return ParsedData(
         "clients",
         _concatenated([one.samples for one in parts]),
-        _ParsedData("clients", _concatenated(tests), label_names=names) if tests else None,
+        ParsedData("clients", _concatenated(tests), label_names=names) if tests else None,
         names,
         np.repeat(np.arange(len(parts)), sizes),
         clients,
+        parts[0].features,
     )
 
 
-def _check_consistent(found: Mapping[ClientId, _ParsedData]) -> None:
+def _check_consistent(found: Mapping[ClientId, ParsedData]) -> None:
     """Refuse clients whose samples differ in shape, type or kind of labels."""
     (first, one), *others = found.items()
     for client, other in others:
@@ -256,6 +239,7 @@ def _check_consistent(found: Mapping[ClientId, _ParsedData]) -> None:
                 f"those of client {first!r} have shape {shapes[0]} and type {types[0]}; give all "
                 "clients the same shape and type"
             )
+        _check_features(one, other, f"client {client!r}")
         if one.label_names != other.label_names:
             raise BadInput(
                 _label_name_mismatch(
@@ -286,6 +270,15 @@ def _check_consistent(found: Mapping[ClientId, _ParsedData]) -> None:
                 )
 
 
+def _check_features(one: ParsedData, other: ParsedData, whose: str) -> None:
+    """Refuse data whose columns are not those of the first data in the same order."""
+    if one.features and other.features and one.features != other.features:
+        raise BadInput(
+            f"the inputs of {whose} are the columns {several(other.features, 10)}, and others are "
+            f"{several(one.features, 10)}; name the same columns for all with inputs=[...]"
+        )
+
+
 def _concatenated(parts: Sequence[Samples]) -> Samples:
     labels = [part.labels for part in parts if part.labels is not None]
     targets = [part.targets for part in parts if part.targets is not None]
@@ -296,12 +289,12 @@ def _concatenated(parts: Sequence[Samples]) -> Samples:
     )
 
 
-def _read_items(data: Any) -> _ParsedData:
+def _read_items(data: Any) -> ParsedData:
     """Read every item of a map-style torch Dataset once, so random transforms are applied once."""
     name = type(data).__name__.lower()
     tensors = getattr(data, "tensors", None)
     if isinstance(tensors, tuple) and len(tensors) in (2, 3):
-        return _ParsedData(name, read_samples(*tensors))
+        return ParsedData(name, read_samples(*tensors))
     try:
         size = len(data)
     except (TypeError, NotImplementedError):
@@ -321,7 +314,7 @@ def _read_items(data: Any) -> _ParsedData:
             f"sample {odd} has shape {shapes[odd]} and sample 0 has shape {shapes[0]}; make all "
             "samples the same shape, for example by padding"
         )
-    return _ParsedData(name, read_samples(np.stack(inputs), *map(_stacked, columns[1:])))
+    return ParsedData(name, read_samples(np.stack(inputs), *map(_stacked, columns[1:])))
 
 
 def _stacked(labels: list[Any]) -> Any:
@@ -338,122 +331,6 @@ def _item(data: Any, position: int) -> Sequence[Any]:
             "(x, y, group)"
         )
     return item
-
-
-def _read_splits(columns: Columns) -> _ParsedData:
-    """Read the splits `train` and `test` (or `validation`) of a Hugging Face DatasetDict."""
-    splits = columns.data
-    if "train" not in splits:
-        raise BadInput(
-            f"the DatasetDict has the splits {several(map(str, splits))} and no 'train'; give the "
-            "split to train on, such as data['all']"
-        )
-    found = _read_columns(replace(columns, data=splits["train"]))
-    for split in _TEST_SPLITS:
-        if split in splits:
-            with error_context(f"split {split!r}"):
-                test = _read_columns(replace(columns, data=splits[split]))
-            return replace(found, test=test)
-    return found
-
-
-def _read_columns(wanted: Columns) -> _ParsedData:
-    """Read the wanted columns of a Hugging Face Dataset."""
-    if not hasattr(wanted.data, "__len__"):
-        raise BadInput(
-            f"a {type(wanted.data).__name__} has no length, so its samples cannot be given to "
-            "clients; load it without streaming"
-        )
-    data, features = wanted.data, dict(wanted.data.features)
-    labels = wanted.labels or _label_column(features)
-    inputs = wanted.inputs or _input_column(features, labels, wanted.groups)
-    several_inputs = [] if isinstance(inputs, str) else list(inputs)
-    used = [*(several_inputs or [str(inputs)]), labels]
-    used += [] if wanted.groups is None else [wanted.groups]
-    for column in used:
-        if column not in features:
-            raise BadInput(
-                f"the dataset has no column {column!r} (its columns: {several(features, 10)}); "
-                "name its columns with fedraw.Columns(data, inputs=..., labels=...)"
-            )
-    table = data.select_columns(list(dict.fromkeys(used))).with_format("numpy")[:]
-    values = {column: _column(column, table[column]) for column in used}
-    x = values[str(inputs)] if not several_inputs else _stacked_columns(several_inputs, values)
-    groups = None if wanted.groups is None else values[wanted.groups]
-    names = getattr(features[labels if groups is None else wanted.groups], "names", None)
-    samples = read_samples(x, values[labels], groups)
-    others = [c for c, kind in features.items() if c not in used and _can_name_clients(kind)]
-    columns = read_columns(_names_of_clients(data, others), len(samples.inputs))
-    return _ParsedData(
-        "huggingface",
-        replace(samples, columns=columns),
-        label_names=None if names is None else tuple(names),
-    )
-
-
-def _can_name_clients(kind: Any) -> bool:
-    """Return whether the values of a column, text or whole numbers, can be names of clients."""
-    dtype = str(getattr(kind, "dtype", ""))
-    return dtype == "string" or dtype.startswith(("int", "uint"))
-
-
-def _names_of_clients(data: Any, columns: Sequence[str]) -> dict[str, Array]:
-    """Return the columns without missing values and without long texts.
-
-    Nobody has asked for these columns yet, so one that cannot name clients is left out.
-    """
-    found = {}
-    for column in columns:
-        values = list(data.select_columns([column]).with_format(None)[:][column])
-        longest = max((len(value) for value in values if isinstance(value, str)), default=0)
-        if None not in values and longest <= LONGEST_NAME:
-            found[column] = np.asarray(values)
-    return found
-
-
-def _label_column(features: Mapping[str, Any]) -> str:
-    class_labels = [column for column, kind in features.items() if hasattr(kind, "names")]
-    if len(class_labels) == 1:
-        return class_labels[0]
-    named = [column for column in _LABEL_COLUMNS if column in features]
-    if len(named) == 1:
-        return named[0]
-    raise BadInput(
-        f"the labels could be any of the columns {several(features, 10)}; name their column with "
-        "fedraw.Columns(data, labels=...)"
-    )
-
-
-def _input_column(features: Mapping[str, Any], labels: str, groups: str | None) -> str:
-    others = [column for column in features if column not in (labels, groups)]
-    if len(others) == 1:
-        return others[0]
-    raise BadInput(
-        f"the inputs could be any of the columns {several(others, 10)}; name their column with "
-        f"fedraw.Columns(data, inputs=..., labels={labels!r})"
-    )
-
-
-def _column(name: str, values: Any) -> Array:
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind == "O" and not all(isinstance(value, str) for value in array.flat):
-            array = np.stack([np.asarray(value) for value in values])
-    except ValueError:
-        raise BadInput(
-            f"the rows of column {name!r} do not all have the same shape; pad or resize them"
-        ) from None
-    return array
-
-
-def _stacked_columns(columns: Sequence[str], values: Mapping[str, Array]) -> Array:
-    for column in columns:
-        if values[column].ndim != 1 or values[column].dtype.kind not in "iufb":
-            raise BadInput(
-                f"column {column!r} has shape {values[column].shape} and type "
-                f"{values[column].dtype}; each of several input columns needs one number per row"
-            )
-    return np.stack([values[column].astype(np.float32) for column in columns], axis=1)
 
 
 def _refuse_second_partition(clients: Sequence[ClientId]) -> None:

@@ -135,14 +135,14 @@ def data_root(given: Path | None = None, name: str = "NAME") -> Path:
     from_environment = os.environ.get("FEDRAW_DATA")
     if given is None and not from_environment:
         raise BadInput(
-            "no data root is set; give --data FOLDER or set FEDRAW_DATA "
+            "no data root is set; give data_root=... or set FEDRAW_DATA "
             f"('fedraw data fetch {name}' downloads files there)"
         )
     root = Path(from_environment or "") if given is None else Path(given)
     if not root.is_dir():
         raise BadInput(
-            f"the data root {root} is not a folder; give another with --data or FEDRAW_DATA, "
-            f"or create it with 'fedraw data fetch {name}'"
+            f"the data root {root} is not a folder; give another with data_root=... or "
+            f"FEDRAW_DATA, or create it with 'fedraw data fetch {name}'"
         )
     return root
 

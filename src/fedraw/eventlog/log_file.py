@@ -19,7 +19,7 @@ from fedraw.eventlog.segments import location, log_size, open_log, refuse_segmen
 
 LOG = "events.jsonl"
 # The remedy for a damaged log, unless the caller gives another one.
-REMEDY = "restore the file from a copy, or run it again with --force"
+REMEDY = "restore the file from a copy, or run it again with force=True"
 # The end of every line: a field with 16 hexadecimal digits.
 _FIELD = b',"digest":"'
 _END = b'"}\n'

@@ -25,8 +25,8 @@ def refuse_uncalibrated(trainer: Trainer, dataset: Dataset) -> None:
 
     if dataset.targets is not None:
         raise BadInput(
-            f"[calibration] needs labels, and dataset {dataset.name!r} has other targets; leave "
-            "[calibration] out"
+            f"calibration needs labels, and dataset {dataset.name!r} has other targets; leave "
+            "calibration out"
         )
     Head(trainer, dataset.classes)
 

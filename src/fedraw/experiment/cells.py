@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 
 from fedraw.errors import BadInput, FedrawError, Interrupted, MissingExtra, WorkerDied
 from fedraw.eventlog.records import Record
+from fedraw.experiment.checkpoints import Checkpoints
 from fedraw.experiment.interrupts import terminate_as_ctrl_c
 from fedraw.experiment.options import ExecutorKind, Options
 from fedraw.experiment.parts import Parts
 from fedraw.experiment.result import SeedResult
+from fedraw.experiment.run_folder import RunFolder
 from fedraw.experiment.runner import refuse_existing, run_seed
 from fedraw.experiment.spec import Spec
 from fedraw.simulation.executors.workers import (
@@ -81,7 +83,7 @@ def run_cells(
 
     """
     if jobs is not None and jobs < 1:
-        raise BadInput(f"--jobs {jobs} must be at least 1")
+        raise BadInput(f"jobs = {jobs} must be at least 1")
     for cell in cells:
         refuse_existing(cell.folder, options)
     kept: dict[int, SeedResult] = {}
@@ -98,6 +100,20 @@ def run_cells(
     else:
         _run_in_parallel(cells, options, jobs, _Listeners(progress, observe, done or keep), parts)
     return [kept[number] for number in sorted(kept)]
+
+
+def resume_lines(cells: Iterable[Cell]) -> Iterator[str]:
+    """Yield a line about each cell with a folder: where its run will continue."""
+    for spec, seed, folder, _ in cells:
+        if folder is None or not folder.exists():
+            continue
+        event = Checkpoints(folder).event
+        if RunFolder(folder).is_finished:
+            yield f"seed {seed}: finished already, so its result is kept"
+        elif event is None:
+            yield f"seed {seed}: starts from the beginning, because it has no checkpoint"
+        else:
+            yield f"seed {seed}: resumes after {event:,} of {spec.run.events:,} arrivals"
 
 
 class _Listeners(NamedTuple):

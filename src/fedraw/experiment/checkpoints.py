@@ -193,6 +193,11 @@ class Checkpoints:
                 f"{self._remedy}"
             ) from None
 
+    @property
+    def event(self) -> int | None:
+        """The number of arrivals before the newest checkpoint; None if there is no checkpoint."""
+        return max(self._folders.manifests(), default=None)
+
     def remove(self) -> None:
         """Remove all checkpoints of the run."""
         self._folders.remove()

@@ -13,6 +13,7 @@ import numpy as np
 from fedraw.core import rarity
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
+from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats, Ints
 from fedraw.data import partition
 from fedraw.data.dataset import Array, Dataset, Inputs
@@ -327,7 +328,7 @@ def _claims(
 
 def _private(summaries: Summaries, claimed: LabelTable, streams: Streams) -> LabelTable:
     """Return what the server sees of the claims through private summaries."""
-    with error_context("[summaries]"):
+    with error_context("summaries"):
         return private_table(claimed, summaries.privacy(), streams.generator("privacy"))
 
 
@@ -372,7 +373,10 @@ def _held(table: LabelTable, dataset: Dataset, labels: Sequence[int | str], key:
     names = [dataset.label_names[_label_index(dataset, label, key)] for label in labels]
     unheld = [name for name in names if name not in table.labels]
     if unheld:
-        raise BadInput(f"{key}: no client has a training sample of label {unheld[0]!r}")
+        raise BadInput(
+            f"{key}: no client has a training sample of label {unheld[0]!r}; leave it out, or give "
+            "a client samples of it"
+        )
     return names
 
 
@@ -382,6 +386,26 @@ def holders(
     """Return the positions of the clients that hold a training sample of one of the labels."""
     inside = rarity.holders(table, _held(table, dataset, labels, key))
     return [int(position) for position in np.flatnonzero(inside)]
+
+
+def unknown_labels(clients: Clients) -> tuple[str, ...]:
+    """Return notes about labels that no client holds, and rare labels that no test sample has."""
+    dataset = clients.dataset
+    if not dataset.has_labels or not len(dataset.test_labels):
+        return ()
+    held = {str(label) for epoch in clients.epochs for label in epoch.table.labels}
+    tested = {dataset.label_names[label] for label in np.unique(dataset.test_labels).tolist()}
+    unheld = [name for name in dataset.label_names if name not in held]
+    rare = [dataset.label_names[label] for label in clients.rare_labels]
+    cases = (
+        ([name for name in unheld if name in tested], "the test set has labels that no client "
+         "holds, so no method can learn them"),
+        ([name for name in unheld if name not in tested], "neither a client nor the test set has "
+         "a sample of some labels, for which the model has outputs"),
+        ([name for name in rare if name not in tested], "the test set has no sample of some rare "
+         "labels, so their recall is unknown"),
+    )  # fmt: skip
+    return tuple(f"{words}: {several(names)}" for names, words in cases if names)
 
 
 @dataclass(frozen=True, eq=False)

@@ -127,7 +127,7 @@ def client_costs(spec: Spec, clients: Clients, model_bytes: int, streams: Stream
     if seconds is not clients.seconds and clients.trace is not None:
         raise BadInput(
             "costs.seconds_per_sample says how long trainings take, and so does the trace of "
-            "[speeds]; leave one of them out"
+            "speeds; leave one of them out"
         )
     return ClientCosts(
         seconds, seconds_to_send("download_mbit"), seconds_to_send("upload_mbit"), size

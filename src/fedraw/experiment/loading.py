@@ -136,7 +136,7 @@ def with_features(
     if len(dataset.input_shape) != 3:
         raise BadInput(
             f"features are computed from images, and samples of {dataset.name!r} have shape "
-            f"{dataset.input_shape}; leave [features] out"
+            f"{dataset.input_shape}; leave features out"
         )
     backbone = _Backbone.load(dataset.input_shape, wanted, weights, normalise, device)
     pool, test_pool = dataset.inputs.everything(), dataset.test_inputs.everything()

@@ -71,8 +71,8 @@ class RunFolder:
         if logged or self._can_continue:
             state = "a finished run" if self.is_finished else "an unfinished run"
             raise BadInput(
-                f"{self.path} already holds {state}; continue with --resume, choose another --out, "
-                "or replace it with --force; in Python, with resume=True, out=... or force=True"
+                f"{self.path} already holds {state}; continue with resume=True, choose another "
+                "out=..., or replace it with force=True"
             )
 
     def refuse_other_spec(self, tables: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ class RunFolder:
                 return
             raise BadInput(
                 f"cannot resume {self.path}: {self._spec.name} cannot be read ({problem}); restore "
-                "it, or use --force to start again"
+                "it, or use force=True to start again"
             ) from None
         if not tables.get("parts"):
             with error_context(f"cannot resume {self.path}"):
@@ -97,7 +97,8 @@ class RunFolder:
             key = changed[0]
             raise BadInput(
                 f"cannot resume {self.path}: its {key} was {then.get(key)!r} and is now "
-                f"{now.get(key)!r}; use the same spec, another --out, or --force to start again"
+                f"{now.get(key)!r}; use the same spec, another out=..., or force=True to start "
+                "again"
             )
 
     def _spec_in_log(self) -> dict[str, Any] | None:
@@ -121,7 +122,7 @@ class RunFolder:
             if changed is not None:
                 raise BadInput(
                     f"cannot resume {self.path}: {_input(changed, now)} changed since it was "
-                    "begun; restore it, or use --force to start again"
+                    "begun; restore it, or use force=True to start again"
                 )
 
     @contextmanager
@@ -129,10 +130,10 @@ class RunFolder:
         """Lock the folder against other processes before anything in it is changed."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            held = FolderLock(self.path, "wait for it, or choose another --out")
+            held = FolderLock(self.path, "wait for it, or choose another out=...")
         except OSError as problem:
             raise BadInput(
-                f"cannot write to {self.path}: {problem.strerror}; choose another --out"
+                f"cannot write to {self.path}: {problem.strerror}; choose another out=..."
             ) from None
         try:
             yield

@@ -16,9 +16,10 @@ from fedraw.core.text import several
 from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
 from fedraw.experiment.calibrating import labels_left_out, refuse_uncalibrated
-from fedraw.experiment.clients import Clients, draw_clients
+from fedraw.experiment.clients import Clients, draw_clients, unknown_labels
 from fedraw.experiment.conditions import flights_of, founders, member_changes, members_of
 from fedraw.experiment.costs import ClientCosts, CostMeter, client_costs, with_costs
+from fedraw.experiment.divergence import rate_note
 from fedraw.experiment.options import DEFAULTS, Options
 from fedraw.experiment.parts import NO_PARTS, Parts, digest, with_plugins
 from fedraw.experiment.sections import Drift
@@ -99,7 +100,8 @@ class Scenario:
             clients = with_costs(clients, costs)
         changes = member_changes(spec, clients, streams)
         there = founders(clients.claimed, changes)
-        setup = Setup(model, there, layout, dataset.label_names, spec.training.lr)
+        rate = spec.training.sgd().lr if parts.train is None else spec.training.chosen_lr
+        setup = Setup(model, there, layout, dataset.label_names, rate)
         drift = None
         if spec.drift is not None:
             drift = _drift(spec.drift, spec.run.events, clients)
@@ -120,7 +122,11 @@ class Scenario:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What every result has to say: how the data differ from the release, what was loaded."""
+        """What every result has to say.
+
+        This is how the data differ from the release, what was loaded, and which labels the clients
+        or the test set do not know.
+        """
         loss, evidence = self.spec.training.loss, self.strategy.needs.label_evidence
         own: tuple[str, ...] = () if self.loaded is None else (str(self.loaded),)
         if loss != CROSS_ENTROPY and evidence in ("checked", "inferred"):
@@ -130,6 +136,9 @@ class Scenario:
             )
         if self.spec.calibration is not None:
             own += labels_left_out(self.clients)
+        if self.parts.train is None:
+            own += rate_note(self.spec)
+        own += unknown_labels(self.clients)
         return (*self.clients.dataset.notes, *own, *self._sites())
 
     def _sites(self) -> tuple[str, ...]:

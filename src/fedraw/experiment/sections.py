@@ -397,6 +397,11 @@ class Stragglers(_Speeds):
     ratio: float
 
 
+# What `partition` and `speeds` of `fedraw.simulate` may be.
+PARTITIONS = (Coverage, Dirichlet, IID, ByColumn)
+SPEEDS = (Correlated, Uniform, Equal, Ratio, Stragglers)
+
+
 def plain(value: Any) -> Any:
     """Convert a value for a spec: NumPy numbers and arrays become Python numbers and lists."""
     if isinstance(value, tuple | list | range):
@@ -493,7 +498,7 @@ class Summaries:
     score_epsilon: float | None = None
 
     def __post_init__(self) -> None:
-        with error_context("[summaries]"):
+        with error_context("summaries"):
             self.privacy()
 
     def privacy(self) -> Privacy:
@@ -529,6 +534,10 @@ class LabelNoise:
             raise BadInput(f"label_noise.share = {self.share} must be from 0 to 1")
 
 
+class UnsetRate(float):
+    """A learning rate that nobody has set: the built-in SGD uses it, a user's function does not."""
+
+
 @dataclass(frozen=True)
 class TrainingSpec:
     """The model, and how clients train it."""
@@ -537,7 +546,7 @@ class TrainingSpec:
     model: str = "mlp"
     epochs: int = 2
     batch: int = 16
-    lr: float = 0.1
+    lr: float = UnsetRate(SGD.lr)
     momentum: float = 0.0
     weight_decay: float = 0.0
     stem: Literal["imagenet", "cifar"] | None = None  # of resnet18; default: imagenet
@@ -563,10 +572,17 @@ class TrainingSpec:
                 f"training.lr_decay goes with schedule = 'step', not with {self.schedule!r}"
             )
 
+    @property
+    def chosen_lr(self) -> float | None:
+        """The learning rate; None if nobody has set it."""
+        return None if isinstance(self.lr, UnsetRate) else self.lr
+
     def sgd(self) -> SGD:
         """Return the settings of local training; an error names the wrong key."""
         try:
-            return SGD(**{f.name: getattr(self, f.name) for f in fields(SGD)})
+            # torch computes otherwise with a subclass of float.
+            settings = {f.name: getattr(self, f.name) for f in fields(SGD)}
+            return SGD(**settings | {"lr": +self.lr})
         except BadInput as problem:
             raise BadInput(f"training.{problem}") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -15,21 +16,32 @@ from typing import Any, Literal
 import numpy as np
 
 from fedraw.core.settings import shown
-from fedraw.data.own_data import is_per_client
-from fedraw.errors import BadInput, FedrawError, Interrupted, nearest
+from fedraw.data.own_data import names_clients
+from fedraw.errors import BadInput, FedrawError, nearest
 from fedraw.eventlog.costs import COSTS
 from fedraw.eventlog.measures import BUILT_IN, FURTHER_MODELS
 from fedraw.eventlog.records import Record
-from fedraw.experiment.cells import Cell, run_cells
+from fedraw.experiment.cells import Cell, CellObserver, resume_lines, run_cells
 from fedraw.experiment.conditions import Availability, Losses, Membership
 from fedraw.experiment.costs import Costs
+from fedraw.experiment.divergence import divergence
+from fedraw.experiment.interrupts import interrupting_the_script
+from fedraw.experiment.keywords import refuse_unknown_keywords
 from fedraw.experiment.loading import prepare
 from fedraw.experiment.options import ExecutorKind, Options
 from fedraw.experiment.parts import Parts, model_factory
 from fedraw.experiment.progress import ProgressLine
-from fedraw.experiment.result import Result, accepted_nothing, first_refusal, problems_of
+from fedraw.experiment.result import (
+    Result,
+    SeedResult,
+    accepted_nothing,
+    first_refusal,
+    problems_of,
+)
 from fedraw.experiment.sections import (
     IID,
+    PARTITIONS,
+    SPEEDS,
     ByColumn,
     Calibration,
     Correlated,
@@ -57,10 +69,8 @@ from fedraw.strategies.protocol import Strategy
 # Called in this process with each record of the log and its seed.
 Callback = Callable[[Record, int], object]
 
-_PARTITIONS = (Coverage, Dirichlet, IID, ByColumn)
-_SPEEDS = (Correlated, Uniform, Equal, Ratio, Stragglers)
 
-
+@refuse_unknown_keywords
 def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
     spec: Spec | None = None,
     *,
@@ -121,8 +131,8 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
             `fedraw.Spec.from_file("my.toml")`.
         strategy: The name of a method, a strategy such as `fedraw.FedRAW(buffer=10)`, or your own.
         data: The name of a data set; `fedraw.DataSpec(...)` to use a part of it; or your own data:
-            (X, y), a `fedraw.Dataset`, a torch or Hugging Face data set, or one data set per
-            client.
+            (X, y), a `fedraw.Dataset`, a torch or Hugging Face data set, `fedraw.Columns(...)` of
+            a data frame, or one data set per client.
         partition: `fedraw.Coverage(...)`, `fedraw.Dirichlet(...)`, `fedraw.IID(...)` or
             `fedraw.ByColumn(...)`; a function of the labels, the number of classes and a generator
             that returns the samples of each client; or the list of these samples.
@@ -172,7 +182,8 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         resume: Continue the unfinished runs in `out` and keep the finished ones. The settings and
             your own objects must be the same.
         force: Replace the runs in `out`.
-        progress: Show a progress line if standard error is a terminal or a notebook.
+        progress: Show a progress line if standard error is a terminal or a notebook, and with
+            `resume` where each run continues.
         callbacks: Functions that are called in this process with each record of the log and its
             seed. An error in one of them stops the run.
 
@@ -247,30 +258,40 @@ def _run(
         for callback in called:
             callback(record, seeds[number])
 
-    if parts.data is None and len(cells) > 1:
-        prepare(spec, options.data_root)
-    line = ProgressLine([spec.run.events] * len(cells), 1 if options.has_workers else jobs)
-    try:
-        with closing(line), options.connected():
-            runs = run_cells(
-                cells,
-                options,
-                jobs,
-                line if _flag("progress", progress) else None,
-                parts=parts,
-                observe=observe if called else None,
-            )
-    except Interrupted as stopped:
-        remedy = "" if folder is None else "; continue with resume=True"
-        raise Interrupted(f"{stopped}{remedy}") from None
-    for problem in problems_of(runs):
-        warnings.warn(problem, stacklevel=3)
-    if any(map(accepted_nothing, runs)):
-        raise FedrawError(
-            f"a run accepted no update at all: {first_refusal(runs)}; is the learning rate too "
-            "high?"
-        )
+    with interrupting_the_script(folder):
+        runs = _run_all(cells, parts, options, jobs, progress, observe if called else None)
+    own_train = parts.train is not None or "train" in spec.plugin_parts
+    diverged = divergence(runs, None if own_train else spec.training.lr)
+    failed = any(map(accepted_nothing, runs))
+    for problem in (*problems_of(runs), *(() if failed else diverged)):
+        warnings.warn(problem, stacklevel=4)  # the caller of `simulate`
+    if failed:
+        reasons = "; ".join((first_refusal(runs), *diverged))
+        raise FedrawError(f"a run accepted no update at all: {reasons}")
     return Result(runs)
+
+
+def _run_all(
+    cells: Sequence[Cell],
+    parts: Parts,
+    options: Options,
+    jobs: int,
+    progress: bool,
+    observe: CellObserver | None,
+) -> list[SeedResult]:
+    """Run all seeds, with a progress line if it is wanted."""
+    shown = _flag("progress", progress)
+    if parts.data is None and len(cells) > 1:
+        prepare(cells[0].spec, options.data_root)
+    if options.resume and shown:
+        for text in resume_lines(cells):
+            print(text, file=sys.stderr)
+    events = [cell.spec.run.events for cell in cells]
+    line = ProgressLine(events, 1 if options.has_workers else jobs)
+    with closing(line), options.connected():
+        return run_cells(
+            cells, options, jobs, line if shown else None, parts=parts, observe=observe
+        )
 
 
 _OPTIONAL = {
@@ -325,7 +346,7 @@ class _Chosen:
             hint = f"strategy={spec!r}" if isinstance(spec, str) else "a fedraw.Spec"
             raise BadInput(f"simulate({shown(spec)}): write {hint}; give all else by keyword")
         self._spec = Spec() if spec is None else spec
-        self._tables: dict[str, Any] = self._spec.to_dict()
+        self._tables: dict[str, Any] = self._spec.set_tables()
         self._parts: dict[str, Any] = {}
 
     def spec(self) -> Spec:
@@ -375,12 +396,12 @@ class _Chosen:
     def _partition(self, wanted: Any) -> None:
         if wanted is None:
             return
-        if is_per_client(self._parts.get("data")):
+        if names_clients(self._parts.get("data")):
             raise BadInput(
-                "the data are one dataset for each client, and a partition is given too; leave the "
-                "partition out, or put the data into one dataset"
+                "the data say which client holds each sample, and a partition is given too; leave "
+                "the partition out, or give one dataset without clients"
             )
-        if isinstance(wanted, _PARTITIONS):
+        if isinstance(wanted, PARTITIONS):
             self._tables["partition"] = wanted.to_dict()
         elif callable(wanted) and not isinstance(wanted, type):
             _refuse_signature("partition", wanted, "labels", "classes", "rng")
@@ -407,9 +428,9 @@ class _Chosen:
     def _speeds(self, wanted: Any) -> None:
         if wanted is None:
             return
-        if isinstance(wanted, _SPEEDS):
+        if isinstance(wanted, SPEEDS):
             self._tables["speeds"] = wanted.to_dict()
-        elif isinstance(wanted, str) and wanted in {kind.kind for kind in _SPEEDS}:
+        elif isinstance(wanted, str) and wanted in {kind.kind for kind in SPEEDS}:
             raise BadInput(f"speeds = {wanted!r}: write fedraw.{wanted.capitalize()}(...)")
         elif isinstance(wanted, str | os.PathLike):
             if not Path(wanted).exists():

@@ -133,19 +133,7 @@ class Spec:
         change of `training.model` drops the file's `stem` and `weights`.
         """
         path = Path(path)
-        try:
-            # Editors on Windows begin a file with a byte-order mark.
-            tables = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-        except FileNotFoundError:
-            raise BadInput(f"{path} does not exist; 'fedraw new {path}' writes one") from None
-        except IsADirectoryError:
-            raise BadInput(f"{path} is a folder; name the SPEC.toml in it") from None
-        except UnicodeDecodeError as problem:
-            raise BadInput(f"{path} is not UTF-8 ({problem}); save it as UTF-8") from None
-        except OSError as problem:
-            raise BadInput(f"cannot read {path}: {problem}") from None
-        except (ValueError, RecursionError) as problem:  # TOML's own errors are ValueErrors too
-            raise BadInput(f"{path} is not valid TOML: {problem}") from None
+        tables = _read_toml(path)
         with naming(path):
             _change(tables, changes or {})
             _find_plugins(tables, path.parent.absolute())
@@ -157,7 +145,7 @@ class Spec:
         >>> Spec().with_changes({"strategy.buffer": 5}).make_strategy().buffer
         5
         """
-        tables = self.to_dict()
+        tables = self.set_tables()
         _change(tables, changes)
         return Spec.from_dict(tables)
 
@@ -176,11 +164,9 @@ class Spec:
         kind = "auto" if self.speeds.kind == "ratio" else self.speeds.kind
         speeds = SpeedsSpec(kind, arrivals="recorded", trace=str(log))
         if self.membership is not None:
-            raise BadInput(
-                f"[membership] says who joins and leaves, and so does {log}; leave it out"
-            )
+            raise BadInput(f"membership says who joins and leaves, and so does {log}; leave it out")
         return Spec.from_dict(
-            replace(self, speeds=speeds, membership=Membership(trace=str(log))).to_dict()
+            replace(self, speeds=speeds, membership=Membership(trace=str(log))).set_tables()
         )
 
     def make_strategy(self) -> Strategy[Any]:
@@ -233,6 +219,13 @@ class Spec:
             **{name: table for name, table in clean.items() if table},
         }
 
+    def set_tables(self) -> dict[str, Any]:
+        """Return the tables of `to_dict` without a learning rate that nobody has set."""
+        tables = self.to_dict()
+        if self.training.chosen_lr is None:
+            del tables["training"]["lr"]
+        return tables
+
     def _with_paths_from(self, folder: Path) -> Spec:
         """Make the paths absolute; in a file they are relative to the file's folder."""
         changed = {}
@@ -251,6 +244,27 @@ class Spec:
 
 
 _OPTIONAL = frozenset(own.name for own in fields(Spec) if own.default is None)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        # Editors on Windows begin a file with a byte-order mark.
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise BadInput(f"{path} does not exist; 'fedraw new {path}' writes one") from None
+    except IsADirectoryError:
+        raise BadInput(f"{path} is a folder; name the SPEC.toml in it") from None
+    except UnicodeDecodeError as problem:
+        raise BadInput(f"{path} is not UTF-8 ({problem}); save it as UTF-8") from None
+    except OSError as problem:
+        raise BadInput(f"cannot read {path}: {problem}") from None
+    except (ValueError, RecursionError) as problem:  # TOML's own errors are ValueErrors too
+        raise BadInput(f"{path} is not valid TOML: {problem}") from None
+
+
+def names_version(path: Path) -> bool:
+    """Return whether a SPEC.toml says for which version of the format it was written."""
+    return "version" in _read_toml(path)
 
 
 @contextmanager
@@ -342,7 +356,7 @@ def _change(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
         section, name = key.split(".")
         table = tables.setdefault(section, {})
         if not isinstance(table, dict):
-            raise BadInput(f"--set {key}: [{section}] is not a table in this file")
+            raise BadInput(f"{key}: {section} is not a table in this file")
         is_path = key in _PATHS and _is_path(value)
         table[name] = str(Path(value).absolute()) if is_path else value
 
@@ -454,17 +468,17 @@ def _refuse_summaries(spec: Spec, labels: str) -> None:
         return
     if labels == "checked":
         raise BadInput(
-            "strategy.labels = 'checked' compares claims with updates, and with [summaries] "
+            "strategy.labels = 'checked' compares claims with updates, and with summaries "
             "the server sees no claims; use 'declared' or 'inferred'"
         )
     if labels == "inferred":
         raise BadInput(
-            "strategy.labels = 'inferred' needs no reports of labels, so [summaries] has nothing "
+            "strategy.labels = 'inferred' needs no reports of labels, so summaries has nothing "
             "to protect; leave one of them out"
         )
     if spec.drift is not None and spec.drift.declared == "again":
         raise BadInput(
-            "drift.declared = 'again' reports counts openly, which [summaries] is meant to "
+            "drift.declared = 'again' reports counts openly, which summaries is meant to "
             "prevent; use 'once'"
         )
 
@@ -478,7 +492,7 @@ def _refuse_drift(spec: Spec) -> None:
     if drift.declared == "again" and spec.misreport is not None:
         raise BadInput(
             "drift.declared = 'again' reports true counts, including those of the attackers of "
-            "[misreport]; use 'once', or leave one of them out"
+            "misreport; use 'once', or leave one of them out"
         )
 
 
@@ -488,12 +502,12 @@ def _refuse_membership(spec: Spec) -> None:
     for name, wrong in (("misreport", spec.misreport), ("summaries", spec.summaries)):
         if wrong is not None:
             raise BadInput(
-                f"[membership]: clients that join declare their counts openly, so it does not go "
-                f"with [{name}]; leave one of them out"
+                f"membership: clients that join declare their counts openly, so it does not go "
+                f"with {name}; leave one of them out"
             )
     if spec.drift is not None and spec.drift.declared == "again":
         raise BadInput(
-            "drift.declared = 'again' needs all clients at that moment, and with [membership] some "
+            "drift.declared = 'again' needs all clients at that moment, and with membership some "
             "may be away; use 'once'"
         )
 
@@ -523,6 +537,6 @@ def _refuse_without_models(spec: Spec, labels: str) -> None:
     if spec.run.serve == "ema":
         raise BadInput(f"run.serve = 'ema' averages the versions of a model, {remedy}")
     if spec.calibration is not None:
-        raise BadInput(f"[calibration] trains the output layer of a model, {remedy}")
+        raise BadInput(f"calibration trains the output layer of a model, {remedy}")
     if spec.label_noise is not None:
-        raise BadInput(f"[label_noise] changes the labels that a model is trained with, {remedy}")
+        raise BadInput(f"label_noise changes the labels that a model is trained with, {remedy}")

@@ -260,6 +260,7 @@ def _own_training(trainer: Trainer, recipe: Recipe, function: TrainFunction) -> 
     )
 
     counts = ClientCounts(data) if recipe.form.predicts_labels else None
+    unset = recipe.spec.training.chosen_lr is None
 
     def train(job: Job) -> TrainingResult:
         number, rows = data.of_job(job)
@@ -268,7 +269,7 @@ def _own_training(trainer: Trainer, recipe: Recipe, function: TrainFunction) -> 
             job.training,
             job.version,
             job.event,
-            lr=trainer.settings.rate(recipe.progress(job)),
+            lr=None if unset else trainer.settings.rate(recipe.progress(job)),
             proximal=needs.proximal,
             needs_loss=needs.loss,
             shuffle=streams.generator("batches", number, job.training),
@@ -325,7 +326,7 @@ def _stacked_trainer(trainer: Trainer, recipe: Recipe) -> BatchedTrainer:
     if spec.training.device != "cpu":
         raise BadInput(
             f"training.device = {spec.training.device!r}, and the batched executor trains on the "
-            "cpu; use --executor inline"
+            "cpu; use executor='inline'"
         )
     images = data.inputs
     shape = images.shape[1:]

@@ -22,10 +22,11 @@ from typing import Any
 from fedraw.core.settings import shown
 from fedraw.core.table import Table
 from fedraw.core.text import several
-from fedraw.errors import BadInput, FedrawError, Interrupted, TrainingFailed, nearest
+from fedraw.errors import BadInput, FedrawError, TrainingFailed, nearest
 from fedraw.eventlog.compare import Stat, compare, mean_and_sd
 from fedraw.eventlog.measures import QUALITY, TAIL, measured
 from fedraw.experiment.cells import Cell, CellProgress, run_cells
+from fedraw.experiment.interrupts import interrupting_the_script
 from fedraw.experiment.loading import prepare
 from fedraw.experiment.options import ExecutorKind, Options
 from fedraw.experiment.parts import NO_PARTS, Parts
@@ -395,7 +396,7 @@ beyond it; add for example 100'
     own, parts = choose(spec, **settings)
     if parts.strategy is not None and any(key.startswith("strategy.") for key in over):
         raise BadInput(
-            "strategy is your own object, so the spec has no [strategy] keys to tune; name "
+            "strategy is your own object, so the spec has no strategy keys to tune; name "
             "its class through the plugins of a spec, or tune other keys"
         )
     names = (by,) if isinstance(by, str) else tuple(by or ())
@@ -414,12 +415,8 @@ beyond it; add for example 100'
     line = ProgressLine(
         [cell.spec.run.events for cell in cells], 1 if options.has_workers else jobs
     )
-    try:
-        with closing(line), options.connected():
-            return run_grid(grid, cells, options, jobs, line if progress else None, parts)
-    except Interrupted as stopped:
-        remedy = "" if out is None else "; continue with resume=True"
-        raise Interrupted(f"{stopped}{remedy}") from None
+    with interrupting_the_script(out), closing(line), options.connected():
+        return run_grid(grid, cells, options, jobs, line if progress else None, parts)
 
 
 def run_grid(
@@ -503,7 +500,7 @@ def _refuse_key(key: str, values: Sequence[Any]) -> None:
     if section not in SECTIONS:
         raise BadInput(
             f"{key} describes the problem, not a method, so points with different values are "
-            f"not comparable; tune keys of {' and '.join(f'[{name}]' for name in SECTIONS)}"
+            f"not comparable; tune keys of {' and '.join(f'{name}' for name in SECTIONS)}"
         )
     if isinstance(values, str) or not isinstance(values, Sequence) or not values:
         raise BadInput(f"{key} = {shown(values)} must be a list of values")

@@ -94,7 +94,7 @@ def export_runs(
                 if known != export.series.log:
                     raise BadInput(
                         f"{known.parent} and {export.series.log.parent} would both be written as "
-                        f"{export.series.name}; export each of them to another --out"
+                        f"{export.series.name}; export each of them to another out=..."
                     )
             if not follow or until() or all(export.series.finished for export in exports):
                 break

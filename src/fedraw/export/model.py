@@ -36,6 +36,8 @@ from fedraw.storage.snapshot import (
 
 Which = Literal["current", "best", "serving", "calibrated"]
 CHOICES: tuple[Which, ...] = get_args(Which)
+# The end of the names of the files that models are written to.
+SUFFIX = ".safetensors"
 # A snapshot may be replaced while it is read; another attempt then reads the new one.
 ATTEMPTS = 5
 _TITLES = {
@@ -158,12 +160,12 @@ def read_model(folder: Path, which: Which = "current") -> ExportedModel:
 def export_model(folder: Path, out: Path, which: Which = "current", *, card: bool = True) -> Path:
     """Write a model with its metadata, and a model card beside it; return the card's path."""
     if out.is_dir():
-        raise BadInput(f"cannot write {out}: it is a folder; name a file in it with --out")
+        raise BadInput(f"cannot write {out}: it is a folder; name a file in it with out=...")
     path = out.with_suffix(".md")
-    if card and path == out:
+    if out.suffix not in ("", SUFFIX):
         raise BadInput(
-            f"{out} is also the name of the model card; name the model with --out such as "
-            f"{out.with_suffix('.safetensors')}, or leave the card out with --no-card"
+            f"cannot write {out}: a model is written as safetensors and in no other form; name the "
+            f"file {out.with_suffix(SUFFIX).name}, which safetensors.torch.load_file reads"
         )
     for file in (out, path) if card else (out,):
         _refuse_in_a_run(file)
@@ -175,7 +177,7 @@ def export_model(folder: Path, out: Path, which: Which = "current", *, card: boo
         if card:
             atomic_write(path, model.card(out).encode(errors="backslashreplace"))
     except OSError as problem:
-        raise BadInput(f"cannot write {out}: {problem.strerror}; choose another --out") from None
+        raise BadInput(f"cannot write {out}: {problem.strerror}; choose another out=...") from None
     return path
 
 
@@ -185,7 +187,7 @@ def _refuse_in_a_run(file: Path) -> None:
     if run is not None:
         raise BadInput(
             f"{file} is in {run}, the folder of a run, whose own files an export must not "
-            "replace; name a file in another folder with --out"
+            "replace; name a file in another folder with out=..."
         )
 
 
@@ -205,7 +207,7 @@ def _no_file(folder: Path, which: Which, finished: bool) -> str:
         return f"{folder} has no calibrated model; a simulation with [calibration] writes one"
     return (
         f"{folder} has no model: a simulation writes its model at its end, and a run without "
-        "training has none; wait for the end, or continue the run with --resume"
+        "training has none; wait for the end, or continue the run with resume=True"
     )
 
 

@@ -250,7 +250,7 @@ def _make_folder(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise BadInput(
-            f"cannot create the folder {folder}: {problem.strerror}; choose another --out"
+            f"cannot create the folder {folder}: {problem.strerror}; choose another out=..."
         ) from None
     return folder
 

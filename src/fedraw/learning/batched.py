@@ -466,6 +466,6 @@ def _unsupported_layer(name: str, layer: nn.Module, why: str = "") -> BadInput:
     where = f"layer {name!r}, {what}" if name else f"a model of type {what}"
     return BadInput(
         f"the batched executor cannot train {where}{why}: it supports only "
-        "Embedding, Flatten, then Linear and ReLU in nn.Sequential; use --executor inline or "
-        "processes"
+        "Embedding, Flatten, then Linear and ReLU in nn.Sequential; use executor='inline' or "
+        "'processes'"
     )

@@ -94,7 +94,6 @@ class TrainingContext:
         version: The version of the model that the client received.
         event: The number of updates that had reached the server when the client received it.
         epochs: The passes over the data that the run asks for.
-        lr: The learning rate that the run asks for, after its schedule.
         device: The device of the model and the mini-batches.
         needs_loss: Whether the strategy needs the mean loss of the received model on the client's
             data; the function then returns it as "loss".
@@ -114,7 +113,7 @@ class TrainingContext:
     version: int
     event: int
     epochs: int
-    lr: float
+    _lr: float | None = field(repr=False)
     device: torch.device
     needs_loss: bool
     rng: np.random.Generator = field(repr=False)
@@ -127,6 +126,21 @@ class TrainingContext:
     _start: list[torch.Tensor] = field(repr=False)
     _proximal_was_read: bool = field(default=False, repr=False)
     _loss_was_called: bool = field(default=False, repr=False)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate that the run asks for, after its schedule.
+
+        Reading it is an error if nobody has set a rate, because the default of the built-in SGD is
+        no rate for another optimiser.
+        """
+        if self._lr is None:
+            raise BadInput(
+                "context.lr: no learning rate is set for your training function; write the rate in "
+                "the function, or set training.lr, in Python with "
+                'spec=fedraw.Spec.from_dict({"training": {"lr": 0.05}})'
+            )
+        return self._lr
 
     def loss(self, output: Any, labels: torch.Tensor) -> torch.Tensor:
         """Return the loss of a mini-batch with the settings loss, tau, prior and label_smoothing.
@@ -195,7 +209,7 @@ class Request(NamedTuple):
     training: int
     version: int
     event: int
-    lr: float
+    lr: float | None
     proximal: float
     needs_loss: bool
     shuffle: np.random.Generator
@@ -288,7 +302,7 @@ class OwnTraining:
             version=request.version,
             event=request.event,
             epochs=self._settings.epochs,
-            lr=request.lr,
+            _lr=request.lr,
             device=self._device,
             needs_loss=request.needs_loss,
             rng=request.rng,

@@ -62,6 +62,7 @@ from fedraw.strategies.protocol import (
     State,
     Strategy,
     checked_answer,
+    checked_step,
     scorer_of,
 )
 from fedraw.strategies.scoring import Scorer
@@ -310,8 +311,7 @@ class FederationStore:
                     state.quarantined[site] = record.until
         if counts:
             state.counts[site] = dict(counts)
-        answer = self._strategy.step(self.strategy_state, event)
-        self._strategy_state, receivers = checked_answer(self._strategy, answer)
+        self._strategy_state, receivers = checked_step(self._strategy, self.strategy_state, event)
         self._hand_out(receivers)
 
     def accept(self, update: Update, facts: ArrivalFacts) -> str | None:
@@ -334,8 +334,9 @@ class FederationStore:
         state, site, before = self.state, str(update.client), self.strategy_state.version
         state.event = event
         try:
-            answer = self._strategy.step(self.strategy_state, Arrived(update))
-            self._strategy_state, receivers = checked_answer(self._strategy, answer)
+            self._strategy_state, receivers = checked_step(
+                self._strategy, self.strategy_state, Arrived(update)
+            )
         except RefusedUpdate as refusal:
             self.journal.remove(event)
             return RejectedRecord(

@@ -24,6 +24,7 @@ from fedraw.strategies.protocol import (
     Arrived,
     Contents,
     Declared,
+    Event,
     Joined,
     Left,
     Receivers,
@@ -31,6 +32,7 @@ from fedraw.strategies.protocol import (
     State,
     Strategy,
     checked_answer,
+    checked_step,
     scorer_of,
 )
 from fedraw.strategies.scoring import Scorer
@@ -241,7 +243,9 @@ class Simulation:
         self._waiting: set[ClientId] = set()  # those in the timeline that wait or are offline
         self.state: State
         # Handed out in the first step, because a restored simulation must not have begun to train.
-        self.state, self._founders = self._checked(self._strategy.start(setup))
+        self.state, self._founders = self._known(
+            checked_answer(self._strategy, self._strategy.start(setup))
+        )
         if self._sends == "residual":
             self.timeline.sent = dict.fromkeys(setup.clients.clients, self.state.model)
 
@@ -279,7 +283,7 @@ class Simulation:
             self._founders = ()
         if self._changes:
             for declared in self._scheduled.get(timeline.event, ()):
-                self.state, _ = self._checked(self._strategy.step(self.state, declared))
+                self.state, _ = self._checked_step(declared)
         if timeline.copy is not None:
             copy, timeline.copy = timeline.copy, None
             timeline.event += 1
@@ -305,8 +309,7 @@ class Simulation:
         before = self.state.version
         refused = None
         try:
-            answer = self._strategy.step(self.state, Arrived(update))
-            self.state, receivers = self._checked(answer)
+            self.state, receivers = self._checked_step(Arrived(update))
             timeline.mid_round = not receivers
         except RefusedUpdate as refusal:
             refused, receivers = str(refusal), [] if copy is not None else [update.client]
@@ -340,9 +343,12 @@ class Simulation:
             copy=copy is not None,
         )
 
-    def _checked(self, answer: tuple[State, Receivers]) -> tuple[State, Receivers]:
+    def _checked_step(self, event: Event) -> tuple[State, Receivers]:
+        return self._known(checked_step(self._strategy, self.state, event))
+
+    def _known(self, answer: tuple[State, Receivers]) -> tuple[State, Receivers]:
         """Return the strategy's answer, or refuse it if it names an unknown client."""
-        state, named = checked_answer(self._strategy, answer)
+        state, named = answer
         if isinstance(named, _SETS):  # the order of texts in a set varies by process
             named = sorted(named, key=lambda client: self._position.get(client, -1))
         clients, position = self._clients, self._position
@@ -418,7 +424,7 @@ class Simulation:
             self._forget(client)
         if isinstance(change, Joined) and self._sends == "residual":
             timeline.sent[client] = self.state.model
-        self.state, receivers = self._checked(self._strategy.step(self.state, change))
+        self.state, receivers = self._checked_step(change)
         if isinstance(change, Left) and client not in timeline.in_flight:
             timeline.gone[client] = True
         if receivers:

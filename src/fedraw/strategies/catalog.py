@@ -33,6 +33,7 @@ from fedraw.strategies.mifa import MIFA
 from fedraw.strategies.protocol import Strategy
 from fedraw.strategies.qfedavg import QFedAvg
 from fedraw.strategies.replay import Replay
+from fedraw.strategies.settings import MEANINGS
 
 # The audit's closed forms depend on which updates are in a step and how they are weighted.
 # window: the last K arrivals; blocks: K arrivals, then cleared; dedup: one slot per client, evicted
@@ -57,6 +58,10 @@ AuditRule = tuple[AuditBuffer, AuditWeighting]
 AVERAGING = (0.1, 0.3)
 ADDING = (0.04, 0.13)
 
+# Where the rule of a method was taken from. Code that its authors or others published shows what a
+# paper leaves open.
+Source = Literal["the paper", "its authors' code", "third-party code", "this project"]
+
 # Settings that a spec does not have, because the data and the training determine them.
 NOT_IN_SPECS = ("classes", "lr")
 # What clients send (`Needs.sends`), in words.
@@ -73,6 +78,9 @@ class Method:
         factory: The class of the strategy, a frozen dataclass whose fields are the settings.
         reference: The publication.
         summary: What the method does: a phrase that continues "This method …".
+        source: Where the rule was taken from.
+        related: How the method is related to another one, such as its special case. A row with a
+            preset needs it only if it is more than an ablation or a variant.
         preset: The settings that turn the factory into an ablation or a variant.
         defaults: Settings whose defaults differ from those of the factory.
         variant: Whether the preset makes a separate method instead of an ablation.
@@ -93,6 +101,8 @@ class Method:
     factory: type[Any]
     reference: str
     summary: str
+    source: Source
+    related: str = ""
     preset: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     variant: bool = False
@@ -112,6 +122,17 @@ class Method:
     def base(self) -> Method:
         """The row of the same factory without a preset, or the method itself."""
         return next(m for m in CATALOG.values() if m.factory is self.factory and not m.preset)
+
+    @property
+    def relation(self) -> str:
+        """How the method is related to another one; empty if it is not.
+
+        >>> CATALOG["ace"].relation, CATALOG["fedraw-dedup-only"].relation
+        ('special case of mifa (buffer = 1)', 'ablation of fedraw')
+        """
+        if self.related or not self.preset:
+            return self.related
+        return f"{'variant' if self.variant else 'ablation'} of {self.base.name}"
 
     @property
     def memory_text(self) -> str:
@@ -147,6 +168,16 @@ class Method:
         '"rarity"'
         """
         return {key: _toml(value) for key, value in self.spec_settings.items()}
+
+    @property
+    def setting_meanings(self) -> dict[str, str]:
+        """What each setting means, in a sentence.
+
+        >>> CATALOG["fedfa"].setting_meanings["buffer"]
+        'The number of last updates K whose models are averaged.'
+        """
+        name = self.base.name
+        return {key: MEANINGS.get(f"{name}.{key}") or MEANINGS[key] for key in self.spec_settings}
 
     @property
     def setting_types(self) -> dict[str, str]:
@@ -196,6 +227,7 @@ _ROWS = (
         'McMahan et al.: "Communication-Efficient Learning of Deep Networks from Decentralized '
         'Data", AISTATS 2017',
         "waits for all clients and averages their models by sample counts",
+        source="the paper",
         demo=True,
         audit_rule=("all", "samples"),
         thresholds=(0.06, 0.21),
@@ -208,6 +240,7 @@ _ROWS = (
         QFedAvg,
         'Li, Sanjabi, Beirami, Smith: "Fair Resource Allocation in Federated Learning", ICLR 2020',
         "waits for all clients and weights those with a higher loss more",
+        source="its authors' code",
         demo=True,
         memory=(3, 0, 0),
         merit=21.1,
@@ -218,6 +251,7 @@ _ROWS = (
         FedAsync,
         'Xie, Koyejo, Gupta: "Asynchronous Federated Optimization", 2019',
         "mixes every update into the model at once, stale ones with less weight",
+        source="third-party code",
         demo=True,
         memory=(1, 0, 0),
         merit=0.7,
@@ -228,6 +262,7 @@ _ROWS = (
         FedBuff,
         'Nguyen et al.: "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022',
         "waits for K updates, adds their mean to the model and clears the buffer",
+        source="its authors' code",
         demo=True,
         audit_rule=("blocks", "uniform"),
         thresholds=ADDING,
@@ -241,6 +276,7 @@ _ROWS = (
         'Xu et al.: "FedFa: A Fully Asynchronous Training Paradigm for Federated Learning", '
         "IJCAI 2024",
         "averages the last K updates, regardless of sender, so fast clients fill the buffer",
+        source="third-party code",
         demo=True,
         audit_rule=("window", "uniform"),
         thresholds=AVERAGING,
@@ -256,6 +292,7 @@ _ROWS = (
         'Cached Update Calibration", ICLR 2024',
         "remembers the latest update of every client, so that all clients have equal weight; it "
         "stores one model per client",
+        source="third-party code",
         demo=True,
         audit_rule=("blocks", "cached"),
         thresholds=ADDING,
@@ -270,6 +307,7 @@ _ROWS = (
         'Unavailability", NeurIPS 2021',
         "adds the mean of every client's last update to the model after every K arrivals; it "
         "stores one model per client",
+        source="its authors' code",
         audit_rule=("blocks", "cached"),
         thresholds=ADDING,
         memory=(3, 0, 1),
@@ -283,6 +321,8 @@ _ROWS = (
         'Client Participation in Federated Learning", UAI 2022',
         "corrects every update by the client's last one and the mean over all clients; with a "
         "buffer of K it is CA2FL, and it stores one model per client",
+        source="third-party code",
+        related="special case of ca2fl (buffer = 1)",
         audit_rule=("single", "cached"),
         thresholds=(0.07, 0.23),
         memory=(5, 0, 1),
@@ -295,6 +335,8 @@ _ROWS = (
         _ACE,
         "adds the mean of every client's last update to the model on each arrival, which is MIFA "
         "with K = 1; it stores one model per client",
+        source="its authors' code",
+        related="special case of mifa (buffer = 1)",
         audit_rule=("single", "cached"),
         thresholds=ADDING,
         memory=(3, 0, 1),
@@ -307,6 +349,7 @@ _ROWS = (
         _ACE,
         "on each arrival, adds the mean of the last updates of all recently heard clients to the "
         "model; it stores one model for each of these",
+        source="its authors' code",
         audit_rule=("recent", "contact"),
         thresholds=ADDING,
         memory=(3, 0, 1),
@@ -319,6 +362,8 @@ _ROWS = (
         _ACE,
         "is ACED with the age of an update counted from the version it was trained from, so that "
         "slow clients do not count",
+        source="its authors' code",
+        related="another reading of aced",
         preset={"age": "start"},
         audit_rule=("recent", "started"),
         thresholds=ADDING,
@@ -331,6 +376,8 @@ _ROWS = (
         MFCA2FL,
         'Wang et al. (CA2FL), ICLR 2024: our reading of the "memory-friendly" variant',
         "is CA2FL with a cache of a few bits per number",
+        source="this project",
+        related="variant of ca2fl (quantised cache)",
         audit_rule=("blocks", "cached"),
         thresholds=ADDING,
         memory=(4, 1, 0.25),
@@ -344,6 +391,7 @@ _ROWS = (
         'Objectives Under Arbitrary Delays", arXiv 2405.10123, 2025',
         "averages the last model of every client, new or old; clients remember what "
         "they sent, so the server does not store a model per client",
+        source="its authors' code",
         audit_rule=("blocks", "cached"),
         thresholds=AVERAGING,
         memory=(3, 0, 0),
@@ -356,6 +404,7 @@ _ROWS = (
         'Wang, Ji: "A Lightweight Method for Tackling Unknown Participation Statistics in '
         'Federated Averaging", ICLR 2024',
         "weights updates by how rarely their clients take part",
+        source="its authors' code",
         audit_rule=("blocks", "intervals"),
         thresholds=(0.03, 0.19),
         memory=(2, 1, 0),
@@ -369,6 +418,8 @@ _ROWS = (
         "2405.04171, 2024",
         "corrects updates by all clients' last ones to an extent β, and weights them by how rarely "
         "their clients take part; it stores one model per client",
+        source="its authors' code",
+        related="general form of ca2fl, mifa and fedbuff",
         audit_rule=("blocks", "corrected"),
         thresholds=ADDING,
         memory=(4, 1, 1),
@@ -381,6 +432,7 @@ _ROWS = (
         'Ma, Tu, Chen, Reddi: "FedStaleWeight: Buffered Asynchronous Federated Learning with Fair '
         'Aggregation via Staleness Reweighting", arXiv 2406.02877, 2024',
         "weights the K updates of a buffer by how stale their clients usually are",
+        source="its authors' code",
         audit_rule=("blocks", "staleness"),
         thresholds=ADDING,
         memory=(1, 1, 0),
@@ -394,6 +446,7 @@ _ROWS = (
         "2024",
         "makes a step of AMSGrad with the mean of K updates, and a shorter one if one of them is "
         "very stale",
+        source="its authors' code",
         memory=(6, 0, 0),
         merit=5.9,
     ),
@@ -403,6 +456,7 @@ _ROWS = (
         FedRAW,
         _FEDRAW,
         "keeps one update per client in its buffer and weights all clients equally",
+        source="the paper",
         preset={"weighting": "uniform"},
         demo=True,
         audit_rule=("dedup", "uniform"),
@@ -415,6 +469,7 @@ _ROWS = (
         FedRAW,
         _FEDRAW,
         "averages the last K updates, weighted by how rare the clients' labels are",
+        source="the paper",
         preset={"dedup": False},
         demo=True,
         audit_rule=("window", "rarity"),
@@ -427,6 +482,8 @@ _ROWS = (
         FedRAW,
         _FEDRAW,
         "averages the last K updates, which is FedFa",
+        source="the paper",
+        related="ablation of fedraw, the same as fedfa",
         preset={"dedup": False, "weighting": "uniform"},
         memory=(3, 1, 0),
     ),
@@ -437,6 +494,7 @@ _ROWS = (
         _FEDRAW,
         "keeps one update per client in its buffer and weights it by how rare the client's labels "
         "are",
+        source="the paper",
         demo=True,
         audit_rule=("dedup", "rarity"),
         thresholds=AVERAGING,
@@ -451,6 +509,7 @@ _ROWS = (
         "beyond the paper; see docs/research/beyond.md",
         "adds updates as FedBuff does, and reapplies the last update of each rare client to the "
         "extent that other updates have undone it; it stores at most K updates",
+        source="this project",
         demo=True,
         audit_rule=("blocks", "replay"),
         thresholds=ADDING,
@@ -465,6 +524,7 @@ _ROWS = (
         "adds updates so that every client is weighted by its rarity and its samples, however "
         "often it arrives, and reapplies the last update of the clients that arrive too seldom; it "
         "stores at most K updates",
+        source="this project",
         preset={"select": "debt"},
         defaults={"target": "mix"},
         variant=True,

@@ -300,6 +300,35 @@ def checked_answer(strategy: Strategy[S], answer: tuple[S, Receivers]) -> tuple[
     return state, receivers
 
 
+def checked_step(strategy: Strategy[S], state: S, event: Event) -> tuple[S, Receivers]:
+    """Let the strategy take a step, and refuse one that changes the model without a new version.
+
+    Drivers recognise a new model by its version. The model becomes read-only, because clients may
+    have been handed it. No number is compared.
+    """
+    model, version = state.model, state.version
+    if model.flags.writeable:
+        frozen(model)
+    try:
+        answer = checked_answer(strategy, strategy.step(state, event))
+    except ValueError as problem:
+        if "read-only" not in str(problem):
+            raise
+        raise BadInput(
+            f"strategy {type(strategy).__name__} writes to an array that was handed in or out "
+            f"({problem}); make a new array instead, for example state.model = "
+            "frozen(state.model + change), and increase state.version"
+        ) from problem
+    after = answer[0]
+    if after.version < version or (after.version == version and after.model is not model):
+        raise BadInput(
+            f"strategy {type(strategy).__name__} has a new model and the version {after.version} "
+            f"after version {version}; add 1 to state.version in the step that changes the model, "
+            "and keep the same array in all other steps"
+        )
+    return answer
+
+
 _USUAL = (list, tuple)  # the abstract class takes longer, and this is checked at every event
 _FLOAT32 = np.dtype(np.float32)
 

@@ -75,7 +75,8 @@ class QFedAvg:
         lr = setup.local_lr if self.lr is None else self.lr
         if lr is None:
             raise BadInput(
-                "strategy.lr is missing; q-FedAvg needs the learning rate of the local training"
+                "q-FedAvg needs the learning rate of the local training, and nobody has set it; "
+                "give fedraw.QFedAvg(lr=...), or set training.lr"
             )
         positive("lr", lr)
         federation = Federation.of(setup.clients)

@@ -33,6 +33,7 @@ from fedraw.strategies.protocol import (
     check,
     check_form,
     checked_answer,
+    checked_step,
     frozen,
     is_finite,
 )
@@ -123,12 +124,10 @@ class AverageStatistics:
             self._check(state, update)
             parameters = update.vector[self.layout.parameters]
             inner_event = Arrived(replace(update, vector=parameters, statistics_size=0))
-            answer = self.strategy.step(state.inner, inner_event)
-            state.inner, receivers = checked_answer(self.strategy, answer)
+            state.inner, receivers = checked_step(self.strategy, state.inner, inner_event)
             self._collect(state, update)
         else:
-            answer = self.strategy.step(state.inner, event)
-            state.inner, receivers = checked_answer(self.strategy, answer)
+            state.inner, receivers = checked_step(self.strategy, state.inner, event)
             if isinstance(event, Left) and self.needs.statistics == "newest":
                 self._forget(state, event.client)
         if state.version > before:

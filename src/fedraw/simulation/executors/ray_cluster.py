@@ -18,7 +18,7 @@ from fedraw.errors import BadInput, MissingExtra
 
 # Seconds within which a cluster must answer: long enough for a slow one, short for a dead one.
 ANSWERS_WITHIN = 20.0
-REMEDY = "use host:port of a `ray start --head` that runs, or leave --address out"
+REMEDY = "use host:port of a `ray start --head` that runs, or leave address=... out"
 # Settings of a cluster that we start; the user's environment takes precedence.
 LOCAL_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -70,7 +70,7 @@ def _start(ray: Any, cpus: int | None, folder: str) -> None:
     if host not in LOOPBACK:
         raise BadInput(
             f"Ray {ray.__version__} listens on {host}, where other machines can reach it and run "
-            "code as you; use --executor processes, or start Ray yourself and give its --address"
+            "code as you; use executor='processes', or start Ray yourself and give its address=..."
         )
 
 
@@ -141,7 +141,7 @@ def _require_answer(address: str) -> None:
 
 
 def _refuse(address: str, reason: str) -> NoReturn:
-    raise BadInput(f"no Ray cluster at --address {address!r} ({reason}); {REMEDY}") from None
+    raise BadInput(f"no Ray cluster at address={address!r} ({reason}); {REMEDY}") from None
 
 
 def _short_path() -> dict[str, Any]:

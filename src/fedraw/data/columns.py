@@ -1,0 +1,290 @@
+"""Reads columns of a table: a Hugging Face Dataset, a data frame, or a dictionary of arrays.
+
+This module imports neither pandas nor polars nor Hugging Face's library; it recognises their tables
+by their methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedraw.core.text import several
+from fedraw.core.types import ClientId, Ints
+from fedraw.data.arrays import Samples, read_columns, read_samples
+from fedraw.data.dataset import Array
+from fedraw.data.partition import by_column, owners_of
+from fedraw.errors import BadInput, error_context
+
+_TEST_SPLITS = ("test", "validation")
+_LABEL_COLUMNS = ("label", "labels")
+
+# The longest text in a column that can name clients.
+LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """A table, and the columns of it to use.
+
+    Args:
+        data: A pandas or polars DataFrame, a dictionary of arrays by column, or a Hugging Face
+            Dataset or DatasetDict.
+        inputs: The column of the inputs, or a list of columns of numbers, which become the features
+            of one input. By default these are all other columns of a data frame, and the only other
+            column of a Hugging Face Dataset.
+        labels: The column of the labels, or of the targets of a regression (default: the only
+            column of class labels, or else the column `label` or `labels`).
+        groups: The column that is used as labels if `labels` are targets.
+        client: The column that names the client of each row, such as the hospital. Without it, the
+            partition of the run divides the rows.
+
+    """
+
+    data: Any
+    inputs: str | Sequence[str] | None = None
+    labels: str | None = None
+    groups: str | None = None
+    client: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ParsedData:
+    """The parsed content of a form of data.
+
+    `label_names` is None if the form does not name labels. `features` are the names of the columns
+    that make an input, if it is made of columns.
+    """
+
+    name: str
+    samples: Samples
+    test: ParsedData | None = None
+    label_names: tuple[str, ...] | None = None
+    owners: Ints | None = None
+    clients: tuple[ClientId, ...] = ()
+    features: tuple[str, ...] = ()
+
+
+def is_hugging_face(data: Any) -> bool:
+    """Return whether the data are a Hugging Face Dataset, or a DatasetDict of them."""
+    return hasattr(data, "column_names")
+
+
+def is_data_frame(data: Any) -> bool:
+    """Return whether the data are a data frame of pandas or polars."""
+    return hasattr(data, "columns") and hasattr(data, "to_numpy")
+
+
+def read_table(wanted: Columns) -> ParsedData:
+    """Read the wanted columns of a table of any kind."""
+    if is_hugging_face(wanted.data):
+        return _read_splits(wanted) if isinstance(wanted.data, Mapping) else _read_hf(wanted)
+    if is_data_frame(wanted.data) or isinstance(wanted.data, Mapping):
+        return _read_frame(wanted)
+    raise BadInput(
+        f"Columns needs a data frame, a dictionary of arrays or a Hugging Face dataset, got "
+        f"{type(wanted.data).__name__}; give other data as (X, y)"
+    )
+
+
+def _read_frame(wanted: Columns) -> ParsedData:
+    """Read the wanted columns of a data frame, or of a dictionary of arrays."""
+    data = wanted.data
+    names = list(data) if isinstance(data, Mapping) else list(data.columns)
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadInput(f"two columns are called {twice!r}; give each column a name of its own")
+    labels = _label_column(dict.fromkeys(names)) if wanted.labels is None else wanted.labels
+    chosen = [wanted.inputs] if isinstance(wanted.inputs, str) else wanted.inputs
+    others = [each for each in (labels, wanted.groups, wanted.client) if each is not None]
+    inputs = [each for each in names if each not in others] if chosen is None else list(chosen)
+    if not inputs:
+        raise BadInput(f"only the columns {several(map(str, names))} exist, so none is an input")
+    _refuse_unknown([*inputs, *others], names)
+    values = {each: _values(each, data[each]) for each in dict.fromkeys([*inputs, *others])}
+    groups = None if wanted.groups is None else values[wanted.groups]
+    samples = read_samples(_stacked_columns(inputs, values), values[labels], groups)
+    found = ParsedData("table", samples, features=tuple(map(str, inputs)))
+    return found if wanted.client is None else _with_owners(found, values[wanted.client], wanted)
+
+
+def _values(name: Any, column: Any) -> Array:
+    """Return the values of one column, with texts as text; refuse a missing value."""
+    array = np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
+    missing = [row for row, value in enumerate(array) if _is_missing(value)]
+    if missing:
+        raise BadInput(
+            f"column {name!r} has no value in {len(missing):,} of {len(array):,} rows (the first "
+            f"is row {missing[0]}); fill them, or leave these rows out, for example with dropna()"
+        )
+    is_text = array.dtype.kind == "O" and all(isinstance(value, str) for value in array.flat)
+    return array.astype(str) if is_text else array
+
+
+def _is_missing(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return False
+    if isinstance(value, float | np.floating):
+        return bool(np.isnan(value))
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def refuse_constant(found: ParsedData) -> None:
+    """Refuse training data with a feature that never varies, or with a single label."""
+    values, labels = found.samples.inputs, found.samples.labels
+    if not found.features or len(values) < 2:
+        return
+    constant = np.flatnonzero((values[:] == values[:1]).all(axis=0))
+    if constant.size:
+        named = several(repr(found.features[i]) for i in constant)
+        raise BadInput(
+            f"the same number is in every row of {named}; leave such columns out with "
+            "inputs=[...], because nothing can be learned from them"
+        )
+    if labels is not None and len(np.unique(labels)) == 1:
+        raise BadInput(
+            f"every row has the label {labels.flat[0]!s}, so there is nothing to learn; name "
+            "another column with labels=..."
+        )
+
+
+def _with_owners(found: ParsedData, names: Array, wanted: Columns) -> ParsedData:
+    """Return the data with the client of each row."""
+    with error_context(f"client = {wanted.client!r}"):
+        column = read_columns({str(wanted.client): names}, len(found.samples.inputs))
+        shares = by_column(column[str(wanted.client)])
+    return replace(found, owners=owners_of(shares, len(names)), clients=tuple(shares))
+
+
+def _refuse_unknown(used: Sequence[Any], known: Sequence[Any]) -> None:
+    for column in used:
+        if column not in known:
+            raise BadInput(
+                f"the dataset has no column {column!r} (its columns: "
+                f"{several(map(str, known), 10)}); name its columns with "
+                "fedraw.Columns(data, inputs=..., labels=...)"
+            )
+
+
+def _read_splits(columns: Columns) -> ParsedData:
+    """Read the splits `train` and `test` (or `validation`) of a Hugging Face DatasetDict."""
+    splits = columns.data
+    if "train" not in splits:
+        raise BadInput(
+            f"the DatasetDict has the splits {several(map(str, splits))} and no 'train'; give the "
+            "split to train on, such as data['all']"
+        )
+    found = _read_hf(replace(columns, data=splits["train"]))
+    for split in _TEST_SPLITS:
+        if split in splits:
+            with error_context(f"split {split!r}"):
+                test = _read_hf(replace(columns, data=splits[split]))
+            return replace(found, test=test)
+    return found
+
+
+def _read_hf(wanted: Columns) -> ParsedData:
+    """Read the wanted columns of a Hugging Face Dataset."""
+    if not hasattr(wanted.data, "__len__"):
+        raise BadInput(
+            f"a {type(wanted.data).__name__} has no length, so its samples cannot be given to "
+            "clients; load it without streaming"
+        )
+    data, features = wanted.data, dict(wanted.data.features)
+    labels = wanted.labels or _label_column(features)
+    inputs = wanted.inputs or _input_column(features, labels, wanted.groups, wanted.client)
+    several_inputs = [] if isinstance(inputs, str) else list(inputs)
+    used = [*(several_inputs or [str(inputs)]), labels]
+    used += [each for each in (wanted.groups, wanted.client) if each is not None]
+    _refuse_unknown(used, list(features))
+    table = data.select_columns(list(dict.fromkeys(used))).with_format("numpy")[:]
+    values = {column: _column(column, table[column]) for column in used}
+    x = values[str(inputs)] if not several_inputs else _stacked_columns(several_inputs, values)
+    groups = None if wanted.groups is None else values[wanted.groups]
+    names = getattr(features[labels if groups is None else wanted.groups], "names", None)
+    samples = read_samples(x, values[labels], groups)
+    others = [c for c, kind in features.items() if c not in used and _can_name_clients(kind)]
+    columns = read_columns(_names_of_clients(data, others), len(samples.inputs))
+    found = ParsedData(
+        "huggingface",
+        replace(samples, columns=columns),
+        label_names=None if names is None else tuple(names),
+        features=tuple(several_inputs),
+    )
+    return found if wanted.client is None else _with_owners(found, values[wanted.client], wanted)
+
+
+def _can_name_clients(kind: Any) -> bool:
+    """Return whether the values of a column, text or whole numbers, can be names of clients."""
+    dtype = str(getattr(kind, "dtype", ""))
+    return dtype == "string" or dtype.startswith(("int", "uint"))
+
+
+def _names_of_clients(data: Any, columns: Sequence[str]) -> dict[str, Array]:
+    """Return the columns without missing values and without long texts.
+
+    Nobody has asked for these columns yet, so one that cannot name clients is left out.
+    """
+    found = {}
+    for column in columns:
+        values = list(data.select_columns([column]).with_format(None)[:][column])
+        longest = max((len(value) for value in values if isinstance(value, str)), default=0)
+        if None not in values and longest <= LONGEST_NAME:
+            found[column] = np.asarray(values)
+    return found
+
+
+def _label_column(features: Mapping[str, Any]) -> str:
+    class_labels = [column for column, kind in features.items() if hasattr(kind, "names")]
+    if len(class_labels) == 1:
+        return class_labels[0]
+    named = [column for column in _LABEL_COLUMNS if column in features]
+    if len(named) == 1:
+        return named[0]
+    raise BadInput(
+        f"the labels could be any of the columns {several(features, 10)}; name their column with "
+        "fedraw.Columns(data, labels=...)"
+    )
+
+
+def _input_column(features: Mapping[str, Any], labels: str, *used: str | None) -> str:
+    others = [column for column in features if column not in (labels, *used)]
+    if len(others) == 1:
+        return others[0]
+    raise BadInput(
+        f"the inputs could be any of the columns {several(others, 10)}; name their column with "
+        f"fedraw.Columns(data, inputs=..., labels={labels!r})"
+    )
+
+
+def _column(name: str, values: Any) -> Array:
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind == "O" and not all(isinstance(value, str) for value in array.flat):
+            array = np.stack([np.asarray(value) for value in values])
+    except ValueError:
+        raise BadInput(
+            f"the rows of column {name!r} do not all have the same shape; pad or resize them"
+        ) from None
+    return array
+
+
+def _kind_of(values: Array) -> str:
+    """Describe the values of a column that are not one number per row."""
+    if values.ndim != 1:
+        return f"the shape {values.shape}"
+    return "texts" if values.dtype.kind in "UO" else f"the type {values.dtype}"
+
+
+def _stacked_columns(columns: Sequence[str], values: Mapping[Any, Array]) -> Array:
+    for column in columns:
+        if values[column].ndim != 1 or values[column].dtype.kind not in "iufb":
+            raise BadInput(
+                f"column {column!r} has {_kind_of(values[column])}, and an input is made of one "
+                "number per row; turn it into numbers (for example with pandas.get_dummies), or "
+                "name the columns to use with inputs=[...]"
+            )
+    return np.stack([values[column].astype(np.float32) for column in columns], axis=1)

@@ -20,7 +20,7 @@ from tests.cli.command import fedraw
 from tests.dashboard.process import dashboard
 from tests.eventlog.federation_log import END, START, STORY, write
 from tests.eventlog.logs import arrival, as_bytes, record
-from tests.report.hand_made import write_run
+from tests.report.hand_made import COMMON, RARE, write_run
 
 from fedraw.dashboard.alerts import AlertSettings
 from fedraw.dashboard.app import MAX_STREAMS, health_of, overview_of
@@ -253,6 +253,16 @@ def test_series_of_a_run_do_not_change_when_another_run_appears(tmp_path: Path) 
     assert len({view.status.name for view in watcher.views()}) == 2
     assert first in series()
     assert len(series()) == 2
+
+
+def test_a_run_says_when_its_rare_labels_were_recognised(tmp_path: Path) -> None:
+    """The mean of five evaluations is 52 from the second one on, and never 80."""
+    write_run(tmp_path, "fedraw", 1, [(90.0, rare) for rare in (0.0, 40.0, 55.0, 55.0, 55.0, 55.0)])
+    (view,) = watched(tmp_path).views()
+    shown = full(view)
+    assert shown["reached"] == [2.0, None]
+    reached = {row["label"]: row["reached"] for row in shown["labels"]["rows"]}
+    assert reached == {RARE: [2.0, None], COMMON: None}, "only rare labels are watched"
 
 
 def test_runs_side_by_side_and_one_that_cannot_be_read(tmp_path: Path) -> None:

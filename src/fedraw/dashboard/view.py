@@ -10,6 +10,7 @@ from typing import Any
 
 from fedraw.dashboard.watcher import RunView
 from fedraw.eventlog.follow import plain
+from fedraw.eventlog.measures import MARKS, Goal
 from fedraw.eventlog.sites import SiteState
 from fedraw.eventlog.status import SHOWN, EvaluationPoint
 
@@ -71,6 +72,7 @@ def full(view: RunView) -> dict[str, Any]:
             for own in detail.own
         ],
         "mean_recall": detail.mean_recall,
+        "reached": _reached(view, "AvgRare"),
         "risks": detail.at_risk[:MOST_LABELS],
         "labels": _labels(view),
         "lines": _lines(view),
@@ -112,9 +114,19 @@ def _labels(view: RunView) -> dict[str, Any]:
             "holders": detail.holders.get(label),
             "standing": detail.standing.get(label),
             "reasons": reasons.get(label, ()),
+            "reached": _reached(view, label),
         }
 
     return {"rows": list(map(row, sorted(names, key=order)[:MOST_LABELS])), "total": len(names)}
+
+
+def _reached(view: RunView, metric: str) -> list[float | None] | None:
+    """Return the arrivals until AvgRare, or a rare label's recall, passed 50 and 80 %.
+
+    An entry is None until the mark is passed. The result is None for what is not watched.
+    """
+    found = [view.detail.reached.get(str(Goal(metric, float(mark)))) for mark in MARKS]
+    return [own["arrivals"] for own in found if own is not None] or None
 
 
 def _lines(view: RunView) -> dict[str, Any]:

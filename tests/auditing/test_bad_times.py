@@ -16,11 +16,11 @@ ABOVE = "; write a number of seconds above 0"
 STAMP = "; write seconds as a number from 0 on, or ISO 8601 such as 2026-01-31T08:00:00Z"
 EVENTS = (
     " is not valid in an event log: its client = None has the wrong type; restore the file from a "
-    "copy, or run it again with --force"
+    "copy, or run it again with force=True"
 )
 NO_RECORD = (
     " is not a record of an event log; was the run cut off? Restore the file from a copy, "
-    "or run it again with --force"
+    "or run it again with force=True"
 )
 
 REFUSED = [

@@ -143,10 +143,10 @@ def test_a_calibrated_model_has_columns_of_its_own(
     found = calibrated.runs[0].summary["calibrated"]["metrics"]
     compare([tmp_path], json_=True)
     rows = {own["name"]: own["metrics"] for own in json.loads(capsys.readouterr().out)["rows"]}
-    assert rows.keys() == {"fedbuff", "fedbuff calibration.kind=ccvr"}
-    own = rows["fedbuff calibration.kind=ccvr"]
+    assert rows.keys() == {"plain: fedbuff", "ccvr: fedbuff"}
+    own = rows["ccvr: fedbuff"]
     assert own["calibrated AvgRare"]["mean"] == pytest.approx(found["AvgRare"])
-    assert "calibrated AvgRare" not in rows["fedbuff"]
+    assert "calibrated AvgRare" not in rows["plain: fedbuff"]
     compare([tmp_path])
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].split() == ["calibrated", "calibrated"]

@@ -407,7 +407,7 @@ def test_runs_of_one_strategy_have_distinct_names(tmp_path: Path) -> None:
         write(tmp_path / f"k{buffer}" / "events.jsonl", [replace(START, spec=spec), *STORY[1:]])
     watched = RunsFollower(tmp_path)
     assert watched.poll()
-    assert [s.name for s in watched.statuses(T)] == ["fedraw buffer=2", "fedraw buffer=3"]
+    assert [s.name for s in watched.statuses(T)] == ["k2: fedraw", "k3: fedraw"]
 
 
 def test_everything_as_json(log: Path) -> None:

@@ -453,7 +453,7 @@ def _mean(row: ComparisonRow, metric: str) -> float:
 
 def grouped(runs: Sequence[Run], *, last: bool = False) -> list[Group]:
     """Return the rows of a comparison with their runs; the names of the rows are distinct."""
-    rows = _rows([run.summary for run in runs], last=last)
+    rows = _rows([{**run.summary, "folder": run.folder} for run in runs], last=last)
     return [Group(row, [runs[i] for i in own]) for row, own in rows]
 
 
@@ -520,22 +520,35 @@ def identity(name: str, spec: Mapping[str, Any]) -> str:
     return json.dumps([name, _without_seeds(spec)], sort_keys=True)
 
 
-def distinct_names(names: Sequence[str], specs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return distinct names: equal names get the settings in which their specs differ.
+def distinct_names(
+    names: Sequence[str],
+    specs: Sequence[Mapping[str, Any]],
+    folders: Sequence[Path | None] = (),
+) -> list[str]:
+    """Return distinct names: equal names get their folder, or else the settings that differ.
 
-    A spec without a setting is not told so. A section that another spec lacks is named by its
-    first setting.
+    `folders` are those of the logs. The folder of a run comes first, if all runs of the same name
+    have folders of different names. Otherwise the name is followed by settings. A spec without a
+    setting is not told so. A section that another spec lacks is named by its first setting.
 
     >>> specs = [{"strategy": {"buffer": 5}}, {"strategy": {"buffer": 10}}]
     >>> distinct_names(["fedraw", "fedraw"], specs)
     ['fedraw buffer=5', 'fedraw buffer=10']
+    >>> folders = [Path("runs/k5/seed-1"), Path("runs/k10/seed-1")]
+    >>> distinct_names(["fedraw", "fedraw"], specs, folders)
+    ['k5: fedraw', 'k10: fedraw']
     >>> specs = [{"run": {}}, {"run": {}, "calibration": {"kind": "ccvr", "samples": 100}}]
     >>> distinct_names(["fedfa", "fedfa"], specs)
     ['fedfa', 'fedfa calibration.kind=ccvr']
     """
     settings = [_without_seeds(spec) for spec in specs]
+    places = [None if folder is None else run_folder(folder).name for folder in folders]
     result = []
-    for name, own in zip(names, settings, strict=True):
+    for n, (name, own) in enumerate(zip(names, settings, strict=True)):
+        same = [place for other, place in zip(names, places, strict=False) if other == name]
+        if len(same) > 1 and None not in same and len(set(same)) == len(same):
+            result.append(f"{places[n]}: {name}")
+            continue
         alike = [
             other for other_name, other in zip(names, settings, strict=True) if other_name == name
         ]
@@ -546,6 +559,11 @@ def distinct_names(names: Sequence[str], specs: Sequence[Mapping[str, Any]]) -> 
         ]
         result.append(" ".join([name, *short]))
     return result
+
+
+def run_folder(folder: Path) -> Path:
+    """Return the folder of a run, given that of one of its seeds or of a server."""
+    return folder.parent if folder.name.startswith("seed-") else folder
 
 
 def _tells_apart(key: str, own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> bool:
@@ -622,7 +640,9 @@ def _read(log: Path) -> Run:
 
 
 def _with_goals(run: HasSummary | Mapping[str, Any], goals: Sequence[Goal]) -> Mapping[str, Any]:
-    """Return a summary whose metrics include the costs of reaching each goal."""
+    """Return a summary with its folder, if it has one, and the costs of reaching each goal."""
+    if isinstance(run, Run):
+        run = replace(run, summary={**run.summary, "folder": run.folder})
     if not goals:
         return run if isinstance(run, Mapping) else run.summary
     if isinstance(run, Mapping) or not isinstance(run, HasEvaluations):
@@ -645,7 +665,9 @@ def _rows(
     if not by_spec:
         raise BadInput("there are no runs; name a folder that 'fedraw run' has written")
     firsts = [summaries[own[0]] for own in by_spec.values()]
-    names = distinct_names([s["name"] for s in firsts], [s["spec"] for s in firsts])
+    names = distinct_names(
+        [s["name"] for s in firsts], [s["spec"] for s in firsts], [s.get("folder") for s in firsts]
+    )
     pairs = zip(names, by_spec.values(), strict=True)
     shown = dict.fromkeys((*RARE_GOALS, *goals))
     return [(_row(name, [summaries[i] for i in own], shown, last), own) for name, own in pairs]

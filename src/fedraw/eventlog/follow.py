@@ -446,12 +446,13 @@ class RunsFollower:
 
 
 def run_names(started: Mapping[Path, StartRecord]) -> dict[Path, str]:
-    """Return distinct names; runs of one method get the settings in which they differ."""
+    """Return distinct names; runs of one method get their folder, or the settings that differ."""
     keys = {log: identity(start.name, start.spec) for log, start in started.items()}
-    one_each = {keys[log]: start for log, start in started.items()}
+    one_each = {keys[log]: (log, start) for log, start in started.items()}
     names = distinct_names(
-        [start.name for start in one_each.values()],
-        [start.spec for start in one_each.values()],
+        [start.name for _, start in one_each.values()],
+        [start.spec for _, start in one_each.values()],
+        [log.parent for log, _ in one_each.values()],
     )
     shown = dict(zip(one_each, names, strict=True))
     return {log: shown[key] for log, key in keys.items()}

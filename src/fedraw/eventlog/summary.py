@@ -423,4 +423,4 @@ def _suffix(body: bytes) -> bytes:
 
 def damaged(path: Path, problem: str) -> BadInput:
     """Return the error for a damaged file of a finished run."""
-    return BadInput(f"{path} {problem}; restore it from a copy, or run it again with --force")
+    return BadInput(f"{path} {problem}; restore it from a copy, or run it again with force=True")

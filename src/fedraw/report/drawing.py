@@ -121,13 +121,22 @@ def line_styles(names: Sequence[str]) -> Iterator[LineStyle]:
     """
     others = 0
     for name in names:
-        strong = name.split(" ")[0] in METHOD_COLOURS
+        strong = method_of(name) in METHOD_COLOURS
         if name in METHOD_COLOURS:
             yield LineStyle(METHOD_COLOURS[name], "-", "o", strong)
             continue
         n, others = others, others + 1
         marker = MARKERS[n % len(MARKERS)]
         yield LineStyle(COLOURS[n % len(COLOURS)], DASHES[n % len(DASHES)], marker, strong)
+
+
+def method_of(name: str) -> str:
+    """Return the method in the name of a row.
+
+    >>> method_of("k5: fedraw"), method_of("fedraw buffer=5")
+    ('fedraw', 'fedraw')
+    """
+    return name.rpartition(": ")[2].split(" ")[0]
 
 
 def svg_of(drawing: Drawing) -> str:

@@ -25,6 +25,7 @@ from fedraw.report.drawing import (
     LineStyle,
     legend,
     line_styles,
+    method_of,
     short,
     write_drawing,
 )
@@ -420,7 +421,7 @@ def _method_rows(names: Sequence[str], height_factor: float = 1.0) -> tuple[Figu
         ax.annotate(
             short(name), (0, place), (-6, 0), xycoords=("axes fraction", "data"),
             textcoords="offset points", ha="right", va="center", parse_math=False,
-            fontweight="bold" if name.split(" ")[0] in METHOD_COLOURS else "normal",
+            fontweight="bold" if method_of(name) in METHOD_COLOURS else "normal",
         )  # fmt: skip
     ax.grid(axis="x", clip_on=False)
     ax.spines["left"].set_visible(False)

@@ -194,7 +194,7 @@ def test_table_and_page_say_what_is_finished(tmp_path: Path) -> None:
     text, _ = write_arena(outcomes(tmp_path, CPU, ARENA), CPU, tmp_path)
     assert "**Unfinished: 5 of 1,320 runs of the comparison.**" in text
     assert "**82.0 ± 2.8 (90.5), 2 of 10**" in text
-    assert "0.0 ± 0.0 (8.0) †1, 1 of 10" in text
+    assert "0.0 (8.0) †1, 1 of 10" in text
     assert "Replay − CA2FL |     2 | +11.0 (-1.7 to +23.7) | **-1.0 (-1.0 to -1.0)**" in text
     page = (tmp_path / "arena.html").read_text()
     assert "<option>five holders</option>" in page

@@ -168,11 +168,11 @@ def test_numbers_can_be_copied(tab: Tab, page: Path, setting: str) -> None:
     assert copied(tab) == "Copied."
     rows = list(csv.reader(io.StringIO(tab.evaluate("navigator.clipboard.readText()"))))
     assert rows[0] == ["label", "rare", "ca2fl", "fedbuff", "fedfa", "fedraw"]
-    assert rows[1] == [NASTY, "rare", "", "5.0", "0.0", "50.0"]
+    assert rows[1] == [NASTY, "rare", "", "5.0", "0.0", "35.0"]
     shown = tab.evaluate(
         "[...document.querySelectorAll('#recall tbody tr:first-child td')].map(c => c.textContent)"
     )
-    assert shown == ["–", "5.0", "0.0", "50.0"], "the table itself"
+    assert shown == ["–", "5.0", "0.0", "35.0"], "the table itself"
 
 
 @pytest.mark.parametrize("without", ["clipboard: undefined", "clipboard: {}"])

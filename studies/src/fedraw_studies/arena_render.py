@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from fedraw.eventlog.compare import Stat
+from fedraw.eventlog.compare import Stat, mean_and_sd
 from fedraw.storage.files import atomic_write
 from fedraw_studies.arena_design import Arena, ArenaMethod, arena_at, artefact_names
 from fedraw_studies.arena_page import arena_page
@@ -224,9 +224,7 @@ def _best(scores: Sequence[Score], setting: str) -> Score | None:
 
 
 def _stat(stat: Stat) -> str:
-    if stat.mean is None or stat.sd is None:
-        return "undefined"
-    return f"{stat.mean:.1f} ± {stat.sd:.1f}"
+    return mean_and_sd(stat) or "undefined"
 
 
 def _json(own: ArenaResults) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedraw.errors import MissingExtra
-from fedraw.eventlog.compare import Stat
+from fedraw.eventlog.compare import Stat, mean_and_sd
 from fedraw.eventlog.measures import RARE_GOALS
 from fedraw.report.drawing import INK, Drawing, LineStyle, legend, line_styles, on_white, svg_of
 from fedraw.storage.files import atomic_write
@@ -154,9 +154,7 @@ def _line(score: LateScore, hard: bool) -> list[str]:
 
 
 def _one(stat: Stat) -> str:
-    if stat.mean is None:
-        return NOTHING
-    return f"{stat.mean:.1f}" if stat.sd is None else f"{stat.mean:.1f} ± {stat.sd:.1f}"
+    return mean_and_sd(stat) or NOTHING
 
 
 def _caught_up(results: Sequence[LateResults]) -> str:

@@ -167,3 +167,29 @@ def test_holders() -> None:
     assert holders(TABLE, [7]).tolist() == [False, True, False]
     assert holders(TABLE, ["flu", 7]).tolist() == [True, True, True]
     assert holders(TABLE, []).tolist() == [False, False, False]
+
+
+TIMES = pandas.DataFrame({"site": [2, 1], "seconds": [4.0, 1.5]})
+
+
+@pytest.mark.parametrize("form", ["mapping", "DataFrame", "path"])
+def test_times_have_the_forms_of_counts(form: str, tmp_path: Path) -> None:
+    """The times of sites 1 and 2, whatever their order and form."""
+    path = tmp_path / "times.csv"
+    TIMES.to_csv(path, index=False)
+    times = {"mapping": {1: 1.5, 2: 4.0}, "DataFrame": TIMES, "path": str(path)}[form]
+    assert audit(WIDE, times).seconds.tolist() == [1.5, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (TIMES.rename(columns={"seconds": "s"}), "columns site, s; give the columns site and seco"),
+        (pandas.concat([TIMES, TIMES]), "has site '2' twice; give its mean time"),
+        (TIMES.assign(seconds=["slow", 1.0]), "client '2': 'slow' is not a number"),
+        ("nowhere.csv", "nowhere.csv: there is no such file"),
+    ],
+)
+def test_times_that_say_too_little_are_refused(times: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        audit(WIDE, times)

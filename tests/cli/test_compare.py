@@ -63,7 +63,8 @@ def test_a_goal_is_shown_beside_the_chosen_metrics(
     compare([runs], until=[goal], metrics="GlobalAcc", format_=Format.csv)
     head = capsys.readouterr().out.splitlines()[0].split(",")
     assert head[3:-2] == [
-        "GlobalAcc_mean", "GlobalAcc_sd", "arrivals to 10 %_median", "hours to 10 %_median",
+        "GlobalAcc_mean", "GlobalAcc_sd", "arrivals to 10 %_median", "arrivals to 10 %_seeds",
+        "hours to 10 %_median", "hours to 10 %_seeds",
     ]  # fmt: skip
     compare([runs], until=[goal], metrics="arrivals to 10 %", format_=Format.csv)
     assert "hours to" not in capsys.readouterr().out, "one of its columns was chosen"
@@ -127,6 +128,8 @@ def test_what_cannot_be_shown_is_refused(runs: Path) -> None:
         compare([runs], metrics="AvgRar")
     with pytest.raises(BadInput, match="no run has the metric 'age'"):
         compare([runs], sort="age")
+    with pytest.raises(BadInput, match="--paired compares metrics, and --until adds no metric"):
+        compare([runs], paired_=True, until=["AvgRare>=10"])
     with pytest.raises(BadInput, match="--paired needs two rows, and there is only fedraw"):
         compare([runs / "fedraw"], paired_=True)
 

@@ -295,8 +295,10 @@ def test_a_wrong_argument_is_named_with_its_remedy(wrong: dict[str, Any], messag
 def test_every_setting_of_a_method_is_told_where_it_belongs(method: Method) -> None:
     for key, value in method.spec_settings.items():
         wanted: dict[str, Any] = {"strategy": method.name, key: value}
-        with pytest.raises(BadInput, match=rf"write strategy=fedraw\.{method.factory.__name__}\("):
+        with pytest.raises(BadInput, match=r"write strategy=fedraw\.") as refused:
             fedraw.simulate(**wanted)
+        advice = str(refused.value).partition("strategy=")[2]
+        assert eval(advice) == method.make({key: value}), "the same method, not another one"
 
 
 def test_a_partition_of_data_that_are_divided_already_is_refused() -> None:

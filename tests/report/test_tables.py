@@ -89,23 +89,28 @@ def test_metrics_that_do_not_fit_follow_in_further_tables() -> None:
 
 def reached(arrivals: Sequence[float | None]) -> Reached:
     hours = tuple(None if own is None else own / 3600 for own in arrivals)
-    return Reached({"arrivals": tuple(arrivals), "hours": hours}, (3000,) * len(arrivals))
+    return Reached({"arrivals": tuple(arrivals), "hours": hours}, (3000,) * len(arrivals), 150)
 
 
 def test_a_goal_has_the_median_over_the_seeds_and_how_many_reached_it() -> None:
     goals = {Goal("AvgRare", 50): reached([300, 700, None]), Goal("owl", 80): reached([None] * 3)}
     rows = [ComparisonRow("fedraw", SEEDS, {"AvgRare": Stat.of([50, 60, 70])}, reached=goals)]
-    assert printed(tables.text_table(rows)) == [
+    shown = printed(tables.text_table(rows))
+    assert shown[:4] == [
         "                                    arrivals         arrivals",
         "           AvgRare                   to 50 %       to owl>=80",
         "─────────────────────────────────────────────────────────────",
         "fedraw   60.0±10.0 700, 11 min 40 s (2 of 3) not within 3,000",
-        "mean±sd over 3 seeds; arrivals until the mean AvgRare of five evaluations is 50",
-        "%: median, with virtual time",
     ]
+    assert "evaluations, 150 arrivals apart, have" in " ".join(shown[4:])
+    of_others = printed(tables.text_table(rows, ["AvgRare"]))
+    assert "arrivals" not in " ".join(of_others), "nothing is explained that is not shown"
+    assert "& 700, 11 min 40 s (2 of 3) \\\\" in tables.latex(rows), (
+        "words are not set as a formula"
+    )
     (row,) = csv.DictReader(io.StringIO(tables.csv(rows)))
     assert float(row["arrivals to 50 %_median"]) == 700
-    assert row["arrivals to owl>=80_median"] == ""
+    assert (row["arrivals to owl>=80_median"], row["arrivals to owl>=80_seeds"]) == ("", "0")
 
 
 def test_long_names_and_a_long_metric_share_a_narrow_terminal() -> None:
@@ -182,6 +187,7 @@ def test_a_markdown_table() -> None:
         "| ------ | -------------: | ------------: |\n"
         "| fedraw | **90.0 ± 1.0** | 0.920 ± 0.020 |\n"
         "| fedfa  |     84.0 ± 0.0 | 0.910 ± 0.010 |\n"
+        "\nmean±sd over 3 seeds; \\* ahead of every other row, seed by seed (95 %)\n"
     )
 
 

@@ -124,6 +124,22 @@ def counts_of_frame(frame: Frame) -> CountsFile:
     return _without_empty_labels(entries_of_rows(file, form_of(file)))
 
 
+def times_of_frame(frame: Frame) -> dict[str, float]:
+    """Read the mean time of each client in a DataFrame with the columns client and seconds."""
+    table: Any = frame
+    columns = list(map(str, table.columns))
+    client = next((name for name in _CLIENT if name in columns), None)
+    if client is None or "seconds" not in columns:
+        raise BadInput(
+            f"the DataFrame of times has the columns {', '.join(columns)}; give the columns site "
+            "and seconds, with a row for each site"
+        )
+    names = list(map(_cell_text, table[client]))
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise BadInput(f"the DataFrame of times has site {twice[0]!r} twice; give its mean time")
+    return dict(zip(names, table["seconds"], strict=True))
+
+
 def _cell_text(value: object) -> str:
     """Return a cell of a DataFrame as text; a missing value is empty.
 

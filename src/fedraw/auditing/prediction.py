@@ -7,14 +7,19 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from fedraw.auditing.horizon import ARRIVALS, Horizon, cautions, round_time
 from fedraw.auditing.influence import PARTICIPATION, influence
-from fedraw.auditing.label_counts import Frame, counts_of_frame, read_label_counts
+from fedraw.auditing.label_counts import (
+    Frame,
+    counts_of_frame,
+    read_label_counts,
+    times_of_frame,
+)
 from fedraw.auditing.methods import (
     COLUMNS,
     DEFAULT_BUFFER,
@@ -44,6 +49,7 @@ from fedraw.auditing.standing import (
     StandingInterval,
     standing_intervals,
 )
+from fedraw.auditing.times import read_times
 from fedraw.auditing.what_if import (
     Recommendation,
     ServerSetting,
@@ -172,7 +178,7 @@ class Audit:
 
 def audit(  # noqa: PLR0913 - one for each fact or choice
     counts: Counts,
-    seconds: Seconds | None = None,
+    seconds: Seconds | Frame | str | Path | None = None,
     buffer: int | None = None,
     *,
     cap: float | None = None,
@@ -188,8 +194,10 @@ def audit(  # noqa: PLR0913 - one for each fact or choice
         counts: One histogram per client; a DataFrame with the columns site, label and count, or
             with a row for each site and a column for each label; the path of such a table as CSV
             or Parquet; or a LabelTable.
-        seconds: The mean training time of each client. Without it all clients are equally fast, and
-            `slower` shows what happens if the holders of rare labels are slower.
+        seconds: The mean training time of each client: a mapping, a sequence in the clients' order,
+            a DataFrame with the columns site and seconds, or the path of such a table or of an
+            event log. Without it all clients are equally fast, and `slower` shows what happens if
+            the holders of rare labels are slower.
         buffer: The server's buffer size K; by default that of the strategies, or the number of
             clients if there are fewer.
         cap: A cap on FedRAW's weights, by water-filling.
@@ -214,7 +222,14 @@ def audit(  # noqa: PLR0913 - one for each fact or choice
     table = _table(counts)
     if isinstance(seconds, Mapping) and not isinstance(counts, LabelTable | Mapping):
         seconds = {str(client): value for client, value in seconds.items()}  # as in the table
-    mean_seconds = seconds_of(seconds, table.clients)
+    if isinstance(seconds, str | Path):
+        times = read_times(Path(seconds), [str(client) for client in table.clients])
+        seconds = times.seconds
+        if interval is None and times.arrivals is not None:
+            interval = times.low, times.high
+    elif hasattr(seconds, "columns"):
+        seconds = times_of_frame(cast(Frame, seconds))
+    mean_seconds = seconds_of(cast("Seconds | None", seconds), table.clients)
     if availability is not None:
         slower = effective_seconds(mean_seconds, availability, table.clients) / mean_seconds
         mean_seconds = mean_seconds * slower

@@ -75,6 +75,8 @@ def compare(
         raise BadInput("--json and --format exclude each other; give one")
     if paired_ and format_ is not None:
         raise BadInput("--paired prints a table or, with --json, JSON; leave --format out")
+    if paired_ and until:
+        raise BadInput("--paired compares metrics, and --until adds no metric; give one of them")
     rows = compare_runs(runs, until or (), last=last)
     wanted = None if metrics is None else [name.strip() for name in metrics.split(",")]
     rows.require(wanted or ())

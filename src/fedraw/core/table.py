@@ -10,6 +10,8 @@ from fedraw.errors import BadInput, nearest
 
 # A longer table shows this many rows at its beginning and as many at its end.
 SHOWN_ROWS = 5
+# A longer text in a cell is cut; the names of rows with several settings fit.
+LONGEST_CELL = 60
 
 
 class Table:
@@ -122,4 +124,4 @@ def _cell(value: object) -> str:
     if value is None:
         return "–"
     text = f"{value:.2f}" if isinstance(value, float) else str(value)
-    return text if len(text) <= 24 else f"{text[:23]}…"
+    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"

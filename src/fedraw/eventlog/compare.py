@@ -463,7 +463,8 @@ def reached_of(goal: Goal, summaries: Sequence[Mapping[str, Any]]) -> Reached | 
     if None in costs or not costs:
         return None
     by_unit = {unit: tuple(own[unit] for own in costs) for unit in costs[0]}
-    return Reached(by_unit, tuple(summary["events"] for summary in summaries))
+    spacing = summaries[0]["spec"].get("run", {}).get("evaluate_every")
+    return Reached(by_unit, tuple(summary["events"] for summary in summaries), spacing)
 
 
 def notes_of(rows: Sequence[ComparisonRow]) -> tuple[str, ...]:
@@ -633,8 +634,7 @@ def _read(log: Path) -> Run:
     summary = RunSummary.of(read_log(log, until=end_of_log(log)))
     if summary.start is None or not summary.finished:
         raise BadInput(
-            f"{log.parent} is not finished; continue it with --resume (in Python, resume=True), or "
-            "leave it out"
+            f"{log.parent} is not finished; continue it with resume=True, or leave it out"
         )
     return Run(summary.as_dict(), summary.start, summary.evaluations, log.parent)
 

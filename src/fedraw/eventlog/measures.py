@@ -214,6 +214,7 @@ class Reached:
 
     values: Mapping[str, tuple[float | None, ...]]  # by unit, then by seed; None: not reached
     within: tuple[int, ...]  # the arrivals of each seed
+    spacing: int | None = None  # the arrivals between two evaluations, if it is set
 
     @property
     def count(self) -> int:

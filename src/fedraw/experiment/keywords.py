@@ -39,7 +39,7 @@ def _remedy(key: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> str
     """Return where the setting belongs, or which keyword the user may have meant."""
     value, method = given[key], _method(given)
     if method is not None and key in method.spec_settings:
-        chosen = {**method.preset, key: value}
+        chosen = {**method.preset, **method.defaults, key: value}
         written = ", ".join(f"{name}={setting!r}" for name, setting in chosen.items())
         return (
             f"{key} = {value!r} is a setting of the method {method.name!r}; write "

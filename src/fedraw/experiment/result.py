@@ -184,7 +184,7 @@ class Result:
         rows = [
             {"seed": run.seed, **metrics(run)}
             | {
-                column: run.summary["reached"][goal]["arrivals"]
+                column: _whole(run.summary["reached"][goal]["arrivals"])
                 for goal, column in _GOALS.items()
                 if goal in run.summary["reached"]
             }
@@ -350,6 +350,10 @@ class Result:
                 return run
         known = ", ".join(map(str, self.seeds))
         raise BadInput(f"there is no seed {seed!r} in this result; it has {known}")
+
+
+def _whole(arrivals: float | None) -> int | None:
+    return None if arrivals is None else int(arrivals)
 
 
 def load(folder: str | Path) -> Result:

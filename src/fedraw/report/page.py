@@ -32,7 +32,7 @@ from fedraw.report.page_text import (
     lead_of,
 )
 from fedraw.report.report_data import ReportData, read_report_data
-from fedraw.report.tables import grid, seeds_of
+from fedraw.report.tables import goal_caption, grid, seeds_of
 
 BANDS = "Lines: mean over the seeds. Bands: from the lowest seed to the highest."
 BUFFER_CAPTION = f"Rare clients in the buffer when it is aggregated. {BANDS}"
@@ -127,8 +127,11 @@ def _cautions(data: ReportData) -> str:
 def _comparison(data: ReportData) -> str:
     rows = [group.row for group in data.groups]
     shown = [column.metric for column in grid(rows) if column.metric in MEANING]
-    terms = "".join(f"<dt>{m}</dt><dd>{text(MEANING[m])}</dd>" for m in shown)
-    legend = details("What the columns mean", "", f"<dl>{terms}</dl>") if shown else ""
+    meanings = [(metric, MEANING[metric]) for metric in shown]
+    if any(row.reached for row in rows):
+        meanings.append(("arrivals to …", f"{goal_caption(rows)}."))
+    terms = "".join(f"<dt>{text(name)}</dt><dd>{text(words)}</dd>" for name, words in meanings)
+    legend = details("What the columns mean", "", f"<dl>{terms}</dl>") if meanings else ""
     notes = "".join(map(note, notes_of(rows)))
     return section(
         "compared", "Comparison", page_tables.comparison(data.groups, data.last), notes, legend

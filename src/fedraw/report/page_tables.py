@@ -263,7 +263,9 @@ def _families(columns: Sequence[MetricColumn]) -> dict[str, list[str]]:
     goals = [column.metric for column in columns if column.is_goal]
     known = {name: [m for m in members if m in present] for name, members in FAMILIES.items()}
     users = [m for m in present if not any(m in members for members in known.values())]
-    every = {**known, "Until AvgRare passes": goals, "Own metrics": users}
+    first, *others = known
+    every = {first: known[first], "Until AvgRare passes": goals}
+    every |= {name: known[name] for name in others} | {"Own metrics": users}
     return {name: members for name, members in every.items() if members}
 
 

@@ -178,7 +178,7 @@ def text_table(
 
 
 def markdown(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> str:
-    """Return a Markdown table with the best means in bold, followed by the notes."""
+    """Return a Markdown table with the best means in bold, followed by its caption and notes."""
     columns = grid(rows, metrics)
     head = ["", *(_markdown_text(column.metric) for column in columns)]
     body = [
@@ -188,14 +188,15 @@ def markdown(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None
     widths = [max(4, *map(len, column)) for column in zip(head, *body, strict=True)]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
     table = "".join(_piped(line, widths) for line in [head, rule, *body])
-    return table + "".join(f"\n{_markdown_text(note)}\n" for note in notes_of(rows))
+    caption = _caption(rows, columns) or ""
+    return table + "".join(f"\n{_markdown_text(line)}\n" for line in caption.splitlines())
 
 
 def csv(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> str:
     """Return a CSV with mean and sd of each metric in full precision; undefined is empty.
 
-    A goal has its median over the seeds. The notes of a row are its own and those about differences
-    between the rows.
+    A goal has its median over the seeds, and how many of them reached it. The notes of a row are
+    its own and those about differences between the rows.
     """
     columns = grid(rows, metrics)
     metrics = [column.metric for column in columns if not column.is_goal]
@@ -204,13 +205,15 @@ def csv(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> 
     text = io.StringIO()
     out = writer(text, lineterminator="\n")
     names = [f"{metric}_{part}" for metric in metrics for part in ("mean", "sd")]
-    names += [f"{goal}_median" for goal in goals]
+    names += [f"{goal}_{part}" for goal in goals for part in ("median", "seeds")]
     out.writerow(["name", "seeds", "events", *names, "collapsed", "notes"])
     for row in rows:
         stats = [stat_of(row.metrics, metric) for metric in metrics]
         values = [value for stat in stats for value in (stat.mean, stat.sd)]
         reached = row.goal_columns()
-        values += [own[0].median(own[1]) if (own := reached.get(goal)) else None for goal in goals]
+        for goal in goals:
+            own = reached.get(goal)
+            values += [None, None] if own is None else [own[0].median(own[1]), own[0].count]
         seeds = " ".join(str(seed) for seed in row.seeds if seed is not None)
         events = " ".join(map(str, dict.fromkeys(row.events)))
         notes = "; ".join([*row.notes, *common_notes])
@@ -239,7 +242,8 @@ def latex(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -
         lines += [r"\midrule"] * bool(place)
         lines += ["".join(f"& {head} " for head in heads) + r"\\", r"\midrule"]
         for n, title in enumerate(titles):
-            lines.append(" & ".join([title, *(_latex_cell(c.cells[n]) for c in block)]) + r" \\")
+            cells = [_latex_cell(c.cells[n], in_words=c.is_goal) for c in block]
+            lines.append(" & ".join([title, *cells]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}}"]
     lines += [rf"\par\smallskip{{\footnotesize {_latex_text(note)}}}" for note in notes_of(rows)]
     return "\n".join(lines) + "\n"
@@ -318,16 +322,25 @@ def _points(text: str) -> float:
 def _caption(rows: Sequence[ComparisonRow], columns: Sequence[MetricColumn]) -> str | None:
     spread = f"mean±sd over {seeds_of(rows)}" if has_spread(rows) else ""
     marked = any(cell.best for column in columns for cell in column.cells)
-    goals = any(row.reached for row in rows)
     words = [
         spread,
-        "arrivals until the mean AvgRare of five evaluations is 50 %: median, with virtual time"
-        * goals,
+        goal_caption(rows) if any(column.is_goal for column in columns) else "",
         "* ahead of every other row, seed by seed (95 %)" if marked else "",
     ]
     words = [part for part in words if part]
     lines = ["; ".join(words), *notes_of(rows)]
     return "\n".join(line for line in lines if line) or None
+
+
+def goal_caption(rows: Sequence[ComparisonRow]) -> str:
+    """Say what the arrivals to a goal are, and how far apart the evaluations are."""
+    spacings = {own.spacing for row in rows for own in row.reached.values()}
+    spacing = spacings.pop() if len(spacings) == 1 else None
+    apart = f", {spacing:,} arrivals apart," if spacing else ""
+    return (
+        f"arrivals to 50 %: from when on five evaluations{apart} have a mean AvgRare of 50 %; "
+        "median and virtual time; in brackets, how many seeds got there"
+    )
 
 
 def _aligned(cells: Sequence[MetricCell]) -> list[str]:
@@ -388,7 +401,9 @@ def _latex_text(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in one_line(text))
 
 
-def _latex_cell(cell: MetricCell) -> str:
+def _latex_cell(cell: MetricCell, in_words: bool) -> str:
+    if in_words:
+        return _latex_text(cell.mean)
     if cell.mean == UNDEFINED:
         return "--"
     mean = rf"\mathbf{{{cell.mean}}}" if cell.best else cell.mean

@@ -119,11 +119,11 @@ def _demo(scale: Scale) -> Artefact:
     for spec in demo_specs():
         method = names.get(row_name(spec.strategy))
         if method is not None:
-            events = spec.run.events if few else own["events"]
+            longer = {"run.events": own["events"], "run.evaluate_every": own["evaluate_every"]}
             rows.append(
                 ArtefactRow(
                     method,
-                    spec.with_changes({"run.events": events}),
+                    spec if few else spec.with_changes(longer),
                     dict.fromkeys(table["columns"]),
                     "digits",
                     method,

@@ -55,6 +55,8 @@ as a factor. The rows by family were added after the first look at the results.\
 """
 # The curve of a method that waits, over the arrivals that others get in the same time.
 BY_TIME = "FedAvg, by time"
+# The limits of the figure's axis, in arrivals.
+_FIRST, _LAST = 50, 20_000
 
 
 def is_of_late(outcome: Outcome) -> bool:
@@ -248,18 +250,20 @@ def _draw_line(
     ax: Axes, style: LineStyle, x: np.ndarray, mean: np.ndarray, low: np.ndarray, high: np.ndarray
 ) -> None:
     options = style.options() | {"markevery": 0.12, "clip_on": False}
-    inside = x <= 20_000
-    ax.plot(x[inside], mean[inside], **options)
-    band = ax.fill_between(x[inside], low[inside], high[inside], linewidth=0)
+    # On a logarithmic axis, most of the evaluations would lie on top of each other.
+    marks = np.geomspace(x[0], min(x[-1], _LAST), 80)
+    at = np.unique(np.searchsorted(x, marks).clip(max=len(x) - 1))
+    ax.plot(x[at], mean[at], **options)
+    band = ax.fill_between(x[at], low[at], high[at], linewidth=0)
     band.set(color=style.colour, alpha=0.1, zorder=1)
 
 
 def _format(ax: Axes, title: str) -> None:
     ax.set_xscale("log")
-    ticks = [150, 500, 1500, 5000, 20_000]
+    ticks = [_FIRST, 150, 500, 1500, 5000, _LAST]
     ax.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     ax.minorticks_off()
-    ax.set(xlim=(150, 20_000), ylim=(0, 100), yticks=range(0, 101, 20), title=title)
+    ax.set(xlim=(_FIRST, _LAST), ylim=(0, 100), yticks=range(0, 101, 20), title=title)
     ax.set_xlabel("arrivals (logarithmic)")
     ax.axhline(50, color=INK, alpha=0.3, linewidth=1, linestyle=":")
     ax.grid(axis="y", clip_on=False)

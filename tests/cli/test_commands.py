@@ -51,7 +51,7 @@ def test_set_and_out(spec: Path) -> None:
         done = fedraw("run", spec, *changes, "--out", f"runs/k{buffer}", cwd=spec.parent)
         assert done.returncode == 0, done.stderr
     document = _json(fedraw("compare", "runs/k2", "runs/k3", "--json", cwd=spec.parent))
-    assert [row["name"] for row in document["rows"]] == ["fedraw buffer=2", "fedraw buffer=3"]
+    assert [row["name"] for row in document["rows"]] == ["k2: fedraw", "k3: fedraw"]
 
 
 def test_compare_in_other_forms(spec: Path) -> None:

@@ -177,7 +177,7 @@ def form_of(file: TableFile) -> LongForm | WideForm:
     if {*file.header} in ({"client", "seconds"}, {"client", "timestamp"}):
         raise BadInput(
             f"{file.path} has the columns {', '.join(file.header)}: these are times, not label "
-            "counts; give it as the times instead"
+            "counts; give it as times=..."
         )
     client = file.header.index("client")
     return WideForm(client, tuple(i for i in range(len(file.header)) if i != client))

@@ -31,6 +31,7 @@ from fedraw.strategies.fedstaleweight import FedStaleWeight
 from fedraw.strategies.fedvarp import FedVARP
 from fedraw.strategies.mf_ca2fl import MFCA2FL
 from fedraw.strategies.mifa import MIFA
+from fedraw.strategies.one_pass import OnePass
 from fedraw.strategies.protocol import (
     Arrived,
     Contents,
@@ -39,6 +40,7 @@ from fedraw.strategies.protocol import (
     Joined,
     Left,
     Needs,
+    Payload,
     Receivers,
     Setup,
     State,
@@ -80,6 +82,8 @@ __all__ = [
     "Left",
     "Method",
     "Needs",
+    "OnePass",
+    "Payload",
     "QFedAvg",
     "Receivers",
     "Replay",

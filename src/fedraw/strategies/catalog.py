@@ -30,6 +30,7 @@ from fedraw.strategies.fedstaleweight import FedStaleWeight
 from fedraw.strategies.fedvarp import FedVARP
 from fedraw.strategies.mf_ca2fl import MFCA2FL
 from fedraw.strategies.mifa import MIFA
+from fedraw.strategies.one_pass import OnePass
 from fedraw.strategies.protocol import Strategy
 from fedraw.strategies.qfedavg import QFedAvg
 from fedraw.strategies.replay import Replay
@@ -65,7 +66,7 @@ Source = Literal["the paper", "its authors' code", "third-party code", "this pro
 # Settings that a spec does not have, because the data and the training determine them.
 NOT_IN_SPECS = ("classes", "lr")
 # What clients send (`Needs.sends`), in words.
-SENT = {"model": "models", "delta": "differences", "residual": "residuals"}
+SENT = {"model": "models", "delta": "differences", "residual": "residuals", "sums": "sums"}
 
 
 @dataclass(frozen=True)
@@ -220,6 +221,17 @@ _ACE = (
 )
 
 _ROWS = (
+    Method(
+        "one-pass",
+        "One pass",
+        OnePass,
+        "beyond the paper; see docs/research/one-pass.md",
+        "asks every client once for the sums of fixed features and solves a linear classifier from "
+        "their totals, so the order and the speed of clients do not matter; no network is trained, "
+        "and the server stores the sums of every client",
+        source="this project",
+        demo=True,
+    ),
     Method(
         "fedavg",
         "FedAvg",

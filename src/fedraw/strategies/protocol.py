@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -51,6 +51,23 @@ class Declared(NamedTuple):
 Event = Arrived | Joined | Left | Declared
 
 
+class Payload(Protocol):
+    """What clients send if it is neither a model nor a difference: one vector of another form.
+
+    Drivers and servers read from here how long a message is and of which number type. The strategy
+    checks the numbers themselves.
+    """
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the numbers."""
+        ...
+
+    def layout(self, model: Layout | None) -> Layout:
+        """Return where the parts of a message are, for a model with this layout."""
+        ...
+
+
 @dataclass(frozen=True)
 class Needs:
     """Everything that a driver has to know about a strategy before the first event.
@@ -61,7 +78,9 @@ class Needs:
             accepted update ("residual"). With "residual", each client keeps that model; before its
             first update it is the global model at the moment when the client became a member.
             Batch-norm statistics are then differences like everything else. A server refuses
-            "residual", because it cannot see whether a site has lost what it kept.
+            "residual", because it cannot see whether a site has lost what it kept. With "sums",
+            clients do not train: each sends the sums of its fixed features in the form `payload`,
+            and the driver gives the strategy a linear model of these features.
         loss: Whether clients also send their mean training loss at the start model.
         proximal: The factor ρ of the proximal term (ρ/2) ||x − x_start||² in the local loss.
         min_clients: The fewest clients with which the strategy can start.
@@ -79,10 +98,13 @@ class Needs:
         latest_only: Whether a client's newer update replaces its earlier one within a version.
         influence: How the log determines a client's weight in the model: from the slots of the
             buffer, or from a cache of every client's last update.
+        payload: The form of what clients send, if they send sums.
+        finishes: Whether the state has a property `finished`, which tells why no further arrival
+            can change the model; see `FinishingState`.
 
     """
 
-    sends: Literal["model", "delta", "residual"] = "model"
+    sends: Literal["model", "delta", "residual", "sums"] = "model"
     loss: bool = False
     proximal: float = 0.0
     min_clients: int = 1
@@ -90,9 +112,16 @@ class Needs:
     statistics: Literal["model", "mean", "samples", "newest"] | None = None
     latest_only: bool = False
     influence: Literal["slots", "cache"] = "slots"
+    payload: Payload | None = None
+    finishes: bool = False
 
     def __post_init__(self) -> None:
-        one_of("Needs.sends", self.sends, ("model", "delta", "residual"))
+        one_of("Needs.sends", self.sends, ("model", "delta", "residual", "sums"))
+        if (self.sends == "sums") != (self.payload is not None):
+            raise BadInput(
+                f"Needs(sends={self.sends!r}, payload={self.payload!r}): clients that send sums "
+                "have a payload, and no others; give both, such as payload=Sums()"
+            )
         if self.statistics is None:
             usual = "mean" if self.sends == "delta" else "model"
             object.__setattr__(self, "statistics", usual)
@@ -187,6 +216,15 @@ class ScoringState(State, Protocol):
         ...
 
 
+class FinishingState(State, Protocol):
+    """The state of a strategy whose `needs.finishes` is set."""
+
+    @property
+    def finished(self) -> str | None:
+        """The reason why no further arrival can change the model; None as long as one can."""
+        ...
+
+
 class Members(Protocol):
     """An object that records joins and leaves: a federation, or a scorer."""
 
@@ -234,25 +272,43 @@ class Strategy(Protocol[S]):
         ...
 
 
-def check(state: State, update: Update, needs_loss: bool = False) -> None:
-    """Refuse an update that would corrupt the model or that contradicts itself."""
-    check_form(state, update, needs_loss)
+class Expected(NamedTuple):
+    """The size and the number type of what clients send."""
+
+    size: int
+    dtype: np.dtype[Any]
+
+
+def check(
+    state: State, update: Update, needs_loss: bool = False, payload: Expected | None = None
+) -> None:
+    """Refuse an update that would corrupt the model or that contradicts itself.
+
+    `payload` is the form of the update if it has not that of the model.
+    """
+    check_form(state, update, needs_loss, payload)
     if not (update.known_finite or is_finite(update.vector)):
         bad = int(np.count_nonzero(~np.isfinite(update.vector)))
         raise RefusedUpdate(f"client {update.client!r} sent {bad} numbers that are NaN or infinite")
 
 
-def check_form(state: State, update: Update, needs_loss: bool = False) -> None:
+def check_form(
+    state: State, update: Update, needs_loss: bool = False, payload: Expected | None = None
+) -> None:
     """Make all checks of an update except whether its numbers are finite."""
     client = update.client
     if client not in state.federation:
         raise RefusedUpdate(f"client {client!r} is unknown; it has to join first")
-    sent = update.vector
-    if sent.ndim != 1 or sent.size != state.model.size:
+    sent, dtype = update.vector, _FLOAT32
+    if payload is None:
+        size, whole = state.model.size, "the model has"
+    else:
+        size, dtype, whole = *payload, "a message of this method has"
+    if sent.ndim != 1 or sent.size != size:
         shape = f"{sent.size} numbers" if sent.ndim == 1 else f"an array of shape {sent.shape}"
-        raise RefusedUpdate(f"client {client!r} sent {shape}, the model has {state.model.size}")
-    if sent.dtype != np.float32:
-        raise RefusedUpdate(f"client {client!r} sent numbers of type {sent.dtype}, not float32")
+        raise RefusedUpdate(f"client {client!r} sent {shape}, {whole} {size}")
+    if sent.dtype != dtype:
+        raise RefusedUpdate(f"client {client!r} sent numbers of type {sent.dtype}, not {dtype}")
     if not 0 <= update.start_version <= state.version:
         raise RefusedUpdate(
             f"client {client!r} started from version {update.start_version}, "
@@ -294,6 +350,8 @@ def checked_answer(strategy: Strategy[S], answer: tuple[S, Receivers]) -> tuple[
     state, receivers = answer
     if not isinstance(receivers, _USUAL):
         receivers = _checked_receivers(strategy, receivers)
+    if strategy.needs.payload is not None:  # the model is computed when somebody reads it
+        return state, receivers
     model = getattr(state, "model", None)
     if not isinstance(model, np.ndarray) or model.dtype != _FLOAT32 or model.ndim != 1:
         raise _bad_model(strategy, model)
@@ -306,7 +364,10 @@ def checked_step(strategy: Strategy[S], state: S, event: Event) -> tuple[S, Rece
     Drivers recognise a new model by its version. The model becomes read-only, because clients may
     have been handed it. No number is compared.
     """
-    model, version = state.model, state.version
+    version = state.version
+    if strategy.needs.payload is not None:
+        return checked_answer(strategy, strategy.step(state, event))
+    model = state.model
     if model.flags.writeable:
         frozen(model)
     try:
@@ -375,6 +436,11 @@ def scorer_of(needs: Needs, state: State) -> Scorer | None:
     if needs.label_evidence in (None, "declared"):
         return None
     return cast(ScoringState, state).scorer
+
+
+def finished(needs: Needs, state: State) -> str | None:
+    """Return why no further arrival can change the model, if the strategy tells it."""
+    return cast(FinishingState, state).finished if needs.finishes else None
 
 
 def frozen(model: Vector) -> Vector:

@@ -38,6 +38,10 @@ MEANINGS = {
     "eps": "The number that is added to the denominator of a step.",
     "exponent": 'The exponent a of the staleness factor (1 + τ)^-a, if staleness is "polynomial".',
     "floor": "The least weight of a kept update, as a multiple of 1/N.",
+    "one-pass.floor": (
+        "Clients leave out labels of which they have fewer samples, because the sums of a label "
+        "with one sample are its features."
+    ),
     "hinge_grace": 'The staleness up to which an update has full weight, if staleness is "hinge".',
     "hinge_slope": 'How fast the weight falls beyond this staleness, if staleness is "hinge".',
     "init": (
@@ -59,8 +63,15 @@ MEANINGS = {
         "The probability that a client takes part in a step: estimated from its past, the same "
         "for all, or one."
     ),
+    "prior": (
+        "The temper t of the prior: 1 expects labels as often as clients hold them, which is best "
+        "for overall accuracy, and 0 expects all labels equally often."
+    ),
     "proximal": "The factor of the proximal term in the clients' loss; 0 leaves it out.",
     "q": "How much more a client with a higher loss weighs; 0 weights all clients equally.",
+    "readout": (
+        'How the linear layer is solved: "discriminant", or "ridge" for ridge regression (Fed3R).'
+    ),
     "refresh": (
         "When a cached difference is replaced if its client arrives twice in a buffer: after the "
         "step, or on arrival."
@@ -82,6 +93,10 @@ MEANINGS = {
         "often than their target weight asks for."
     ),
     "server_lr": "The server rate: the factor by which a step moves the model.",
+    "shrinkage": (
+        "The part of the covariance that is replaced by a multiple of the identity; \"auto\" "
+        "computes it from the sums."
+    ),
     "staleness": "How the weight of an update falls with its staleness τ in versions.",
     "target": (
         'The target weights with select = "debt": by rarity score, by samples, or half by each.'

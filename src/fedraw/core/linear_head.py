@@ -1,0 +1,159 @@
+"""A linear classifier solved from sums of features: the linear discriminant, or ridge regression.
+
+With means μ_l of the labels and the pooled covariance W within labels, the discriminant is
+
+    score_l(z) = μ_lᵀ V⁻¹ z − ½ μ_lᵀ V⁻¹ μ_l + t log(n_l / n) + tr(V⁻¹ W) / (2 n_l),
+    V = (1 − λ) W + λ tr(W)/d I,
+
+of features that are standardised by their mean and standard deviation, which follow from the sums.
+The last term removes a bias: the squared norm of a mean that is estimated from few samples is too
+large by about tr(V⁻¹ W) / n_l, which would punish labels with few samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from fedraw.core.settings import at_least, between, one_of
+from fedraw.core.sums import SumsShape
+from fedraw.core.types import Floats, Vector
+
+Readout = Literal["discriminant", "ridge"]
+READOUTS: tuple[Readout, ...] = ("discriminant", "ridge")
+
+# The bias of a label that nobody has: finite, so that softmax and float32 can cope with it.
+ABSENT = -1e9
+# A feature with a smaller variance counts as constant: a fraction of a grid cell.
+CONSTANT = 1e-9
+# The least eigenvalue of a covariance that is not positive definite, as a part of its mean.
+LEAST = 1e-3
+
+
+@dataclass(frozen=True)
+class LinearHead:
+    """How the linear classifier is solved from totals.
+
+    Attributes:
+        prior: The temper t of the prior: 1 expects labels as often as clients hold them (best
+            overall accuracy), 0 expects all labels equally often (best recall of rare labels).
+        shrinkage: The part λ of the covariance that is replaced by a multiple of the identity.
+            "auto": by the formula of oracle approximating shrinkage (Chen et al., 2010).
+        readout: "discriminant", or "ridge" for ridge regression on the same sums (Fed3R), which
+            does not use the prior.
+
+    """
+
+    prior: float = 1.0
+    shrinkage: float | Literal["auto"] = "auto"
+    readout: Readout = "discriminant"
+
+    def __post_init__(self) -> None:
+        one_of("readout", self.readout, READOUTS)
+        at_least("prior", self.prior, 0)
+        if isinstance(self.shrinkage, str):
+            one_of("shrinkage", self.shrinkage, ("auto", "a number from 0 to 1"))
+        else:
+            between("shrinkage", self.shrinkage, 0, 1)
+
+    def solve(self, shape: SumsShape, totals: Floats) -> Vector:
+        """Return the weights and biases of the linear layer, one after the other.
+
+        A label without samples gets a bias that no other score reaches. Without any samples all
+        numbers are 0.
+        """
+        counts = shape.counts(totals)
+        model = np.zeros(shape.labels * (shape.features + 1), np.float32)
+        if not counts.sum():
+            return model
+        with threadpool_limits(1, "blas"):  # the bytes depend on the number of threads
+            weights, biases = self._solved(shape, totals, counts)
+        model[: weights.size] = weights.ravel()
+        model[weights.size :] = biases
+        return model
+
+    def _solved(
+        self, shape: SumsShape, totals: Floats, counts: Floats
+    ) -> tuple[Floats, Floats]:
+        held = np.flatnonzero(counts)
+        n_l, n = counts[held], counts.sum()
+        sums = shape.sums(totals)[held]
+        mean = sums.sum(axis=0) / n
+        variance = shape.squares(totals) / n - mean**2
+        scale = np.where(variance > CONSTANT, 1 / np.sqrt(np.maximum(variance, CONSTANT)), 0.0)
+        means = (sums / n_l[:, None] - mean) * scale
+        # The covariance between and within labels, times n, of standardised features.
+        total = shape.products(totals)
+        total -= n * np.outer(mean, mean)
+        total *= scale
+        total *= scale[:, None]
+        if self.readout == "ridge":
+            weights, biases = self._ridge(total / n, means, n_l / n)
+        else:
+            total -= (means * n_l[:, None]).T @ means
+            total /= max(1.0, n - len(held))
+            weights, biases = self._discriminant(total, means, n_l)
+        all_weights, all_biases = np.zeros((shape.labels, shape.features)), np.zeros(shape.labels)
+        all_biases[:] = ABSENT
+        all_weights[held] = weights * scale
+        all_biases[held] = biases - all_weights[held] @ mean
+        return all_weights, all_biases
+
+    def _discriminant(self, within: Floats, means: Floats, n_l: Floats) -> tuple[Floats, Floats]:
+        freedom = n_l.sum() - len(n_l)
+        inverse = shrunk_inverse(within, self._part(within, freedom))
+        weights = means @ inverse
+        traced = float(np.einsum("ij,ji->", inverse, within))
+        biases = -0.5 * np.einsum("ld,ld->l", weights, means)
+        biases += self.prior * np.log(n_l / n_l.sum()) + traced / (2 * n_l)
+        return weights, biases
+
+    def _ridge(self, total: Floats, means: Floats, share: Floats) -> tuple[Floats, Floats]:
+        inverse = shrunk_inverse(total, self._part(total, np.inf))
+        return (means * share[:, None]) @ inverse, share
+
+    def _part(self, covariance: Floats, freedom: float) -> float:
+        if self.shrinkage != "auto":
+            return float(self.shrinkage)
+        return oas(covariance, freedom)
+
+
+def oas(covariance: Floats, samples: float) -> float:
+    """Return the part that oracle approximating shrinkage replaces by a multiple of the identity.
+
+    >>> round(oas(np.diag([1.0, 2.0, 3.0, 4.0]), 30.0), 3)
+    0.754
+    """
+    d = len(covariance)
+    square, trace = float((covariance**2).sum()), float(np.trace(covariance)) ** 2
+    spread = (square - trace / d) * (max(samples, 1.0) + 1 - 2 / d)
+    if spread <= 0:
+        return 1.0
+    return float(min(1.0, ((1 - 2 / d) * square + trace) / spread))
+
+
+def shrunk_inverse(covariance: Floats, part: float) -> Floats:
+    """Return the inverse of a covariance that is shrunk towards a multiple of the identity.
+
+    A matrix that is not positive definite, such as one with noise, is projected first: no
+    eigenvalue remains below a thousandth of their mean.
+
+    >>> shrunk_inverse(np.diag([1.0, 3.0]), 0.5).tolist()
+    [[0.6666666666666666, 0.0], [0.0, 0.4]]
+    """
+    d = len(covariance)
+    mean = float(np.trace(covariance)) / d
+    if mean <= 0:
+        return np.eye(d)
+    shrunk = (1 - part) * covariance
+    shrunk[np.diag_indices(d)] += part * mean
+    try:
+        np.linalg.cholesky(shrunk)
+        inverse: Floats = np.linalg.inv(shrunk)
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(shrunk)
+        inverse = (vectors / np.maximum(values, LEAST * mean)) @ vectors.T
+    return inverse

@@ -1,0 +1,224 @@
+"""The sums of fixed features that a client sends once, and why their totals are exact.
+
+For its own samples with features z and labels l, a client sends the number n_l of samples of each
+label, the sums s_l = Σ z of each label, and the products P = Σ z zᵀ of all samples. All three are
+additive. Before they are summed, features are clipped to ±16 and rounded to multiples of 2⁻¹⁰, so
+every total is a multiple of 2⁻²⁰ below 2³³, and float64 holds it without rounding. Addition is then
+exact: totals have the same bytes in any order, and a client's part can be subtracted again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedraw.core.layout import Layout
+from fedraw.core.types import ClientId, Floats, Ints
+from fedraw.errors import BadInput, RefusedUpdate
+
+# Features are clipped to ±LIMIT and rounded to multiples of GRID.
+LIMIT = 16.0
+GRID = 2.0**-10
+# The most samples whose totals are certainly exact: 2²⁵ products of at most 2⁸, in steps of 2⁻²⁰.
+MOST_SAMPLES = 2**25
+# The packed products of so many features take 268 MB.
+MOST_FEATURES = 8192
+# Samples that are converted to float64 at once.
+BLOCK = 4096
+
+COUNTS, SUMS, PRODUCTS = "counts", "sums", "products"
+
+
+@dataclass(frozen=True)
+class SumsShape:
+    """The number of labels and of features, and where a message has its counts, sums and products.
+
+    A message is one float64 vector: the counts, the sums of each label, and the lower triangle of
+    the symmetric matrix of products, row by row.
+
+    >>> shape = SumsShape(labels=2, features=3)
+    >>> shape.layout.size, shape.layout.segments[2].shape
+    (14, (6,))
+    """
+
+    labels: int
+    features: int
+
+    def __post_init__(self) -> None:
+        if self.features > MOST_FEATURES:
+            raise BadInput(
+                f"{self.features:,} features: sums are kept for at most {MOST_FEATURES:,}, whose "
+                "products take 268 MB a message; use a feature map of a smaller width"
+            )
+
+    @classmethod
+    def of_head(cls, layout: Layout | None) -> SumsShape:
+        """Return the shape that belongs to a linear model, which has one weight matrix."""
+        weight = None if layout is None else layout.head_weight
+        if layout is None or weight is None or layout.size != weight.size + weight.shape[0]:
+            raise BadInput(
+                "sums are solved for one linear layer with weights and biases, and this model is "
+                "none; let the driver make the model from the width of the feature map"
+            )
+        return cls(*weight.shape)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where the counts, the sums and the products are in a message."""
+        labels, features = self.labels, self.features
+        triangle = features * (features + 1) // 2
+        named = [(COUNTS, (labels,)), (SUMS, (labels, features)), (PRODUCTS, (triangle,))]
+        return Layout.of([], named)
+
+    @cached_property
+    def _diagonal(self) -> Ints:
+        return np.cumsum(np.arange(1, self.features + 1), dtype=np.int64) - 1
+
+    def zeros(self) -> Floats:
+        """Return the totals before the first message."""
+        return np.zeros(self.layout.size)
+
+    def counts(self, message: Floats) -> Floats:
+        """Return the number of samples of each label, as a view of the message."""
+        return message[: self.labels]
+
+    def sums(self, message: Floats) -> Floats:
+        """Return the sum of the features of each label, as a view of the message."""
+        end = self.labels * (1 + self.features)
+        return message[self.labels : end].reshape(self.labels, self.features)
+
+    def triangle(self, message: Floats) -> Floats:
+        """Return the packed products, as a view of the message."""
+        return message[self.labels * (1 + self.features) :]
+
+    def squares(self, message: Floats) -> Floats:
+        """Return the sum of the square of each feature."""
+        return self.triangle(message)[self._diagonal]
+
+    def products(self, message: Floats) -> Floats:
+        """Return the symmetric matrix of products."""
+        matrix = np.empty((self.features, self.features))
+        packed, start = self.triangle(message), 0
+        for row in range(self.features):
+            matrix[row, : row + 1] = matrix[: row + 1, row] = packed[start : start + row + 1]
+            start += row + 1
+        return matrix
+
+    def of_samples(self, features: npt.NDArray[Any], labels: Ints, floor: int = 1) -> Floats:
+        """Return the message of a client with these samples.
+
+        Labels with fewer than `floor` samples are left out, because the sums of a label with one
+        sample are its features.
+
+        >>> shape = SumsShape(labels=2, features=2)
+        >>> shape.of_samples(np.array([[1.0, 2.0], [0.0, -1.0]]), np.array([0, 0])).tolist()
+        [2.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 2.0, 5.0]
+        """
+        counts = np.bincount(labels, minlength=self.labels)
+        counts[counts < floor] = 0
+        kept = np.flatnonzero(counts[labels] > 0)
+        if kept.size > MOST_SAMPLES:
+            raise BadInput(
+                f"{kept.size:,} samples: sums are exact for at most {MOST_SAMPLES:,} of all "
+                "clients together; use a part of them"
+            )
+        message = self.zeros()
+        self.counts(message)[:] = counts
+        sums, products = self.sums(message), np.zeros((self.features, self.features))
+        for start in range(0, kept.size, BLOCK):
+            rows = kept[start : start + BLOCK]
+            block = on_grid(features[rows])
+            sums += (labels[rows] == np.arange(self.labels)[:, None]).astype(np.float64) @ block
+            products += block.T @ block
+        packed, start = self.triangle(message), 0
+        for row in range(self.features):
+            packed[start : start + row + 1] = products[row, : row + 1]
+            start += row + 1
+        return message
+
+    def check(self, client: ClientId, message: Floats, samples: float) -> None:
+        """Refuse a message that no samples within the limits can have.
+
+        A sample adds at most 16 to a sum and 256 to a product, so a large client may send large
+        sums. Off the diagonal a product is bounded by those of the two features. That the products
+        are those of real samples cannot be seen.
+        """
+        counts, sums, squares = self.counts(message), self.sums(message), self.squares(message)
+        total = float(counts.sum())
+        problem = None
+        if (counts < 0).any() or (counts != np.rint(counts)).any():
+            problem = "counts that are not whole numbers from 0 on"
+        elif total > samples:
+            problem = f"counts of {total:,.0f} samples, and says that it has {samples:,.0f}"
+        elif total > MOST_SAMPLES:
+            problem = f"counts of {total:,.0f} samples, more than {MOST_SAMPLES:,}"
+        elif not (is_multiple(sums, GRID) and is_multiple(self.triangle(message), GRID**2)):
+            problem = "sums that are not on the grid of 2⁻¹⁰, or products not on that of 2⁻²⁰"
+        elif (np.abs(sums) > LIMIT * counts[:, None]).any():
+            problem = f"sums above {LIMIT:g} a sample"
+        elif (squares > LIMIT**2 * total).any() or (squares < 0).any():
+            problem = f"squares outside 0 to {LIMIT**2:g} a sample"
+        elif squares.size and np.abs(self.triangle(message)).max() > squares.max():
+            problem = "a product that is larger than every square"
+        else:
+            means = sums / np.maximum(counts, 1)[:, None]
+            if (squares < (means * sums).sum(axis=0) * (1 - 1e-12)).any():
+                problem = "squares that are smaller than those of its means"
+        if problem is not None:
+            raise RefusedUpdate(f"client {client!r} sent {problem}")
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The form of the message of a client that sends sums; see `Payload`.
+
+    Attributes:
+        floor: Clients leave out labels of which they have fewer samples.
+
+    """
+
+    floor: int = 1
+    dtype = np.dtype(np.float64)
+
+    def layout(self, model: Layout | None) -> Layout:
+        """Return where a message has its parts, for this linear model."""
+        return SumsShape.of_head(model).layout
+
+
+def on_grid(features: npt.NDArray[Any]) -> Floats:
+    """Return the features as they are summed: clipped to ±16 and rounded to multiples of 2⁻¹⁰.
+
+    >>> on_grid(np.array([0.0004, -0.0006, 99.0])).tolist()
+    [0.0, -0.0009765625, 16.0]
+    """
+    block = np.clip(features, -LIMIT, LIMIT).astype(np.float64)
+    block /= GRID
+    np.rint(block, out=block)
+    block *= GRID
+    block += 0.0  # no negative zeros, whose bytes differ
+    return block
+
+
+def share_clipped(features: npt.NDArray[Any]) -> float:
+    """Return the share of numbers that are clipped.
+
+    >>> share_clipped(np.array([1.0, 17.0, -20.0, 3.0]))
+    0.5
+    """
+    return float(np.mean(np.abs(features) > LIMIT)) if features.size else 0.0
+
+
+def is_multiple(numbers: Floats, step: float) -> bool:
+    """Return whether all numbers are multiples of a power of two."""
+    scaled = numbers / step
+    return bool((scaled == np.rint(scaled)).all())
+
+
+def digest(totals: Floats) -> str:
+    """Return the SHA-256 of totals, by which two servers compare them."""
+    return hashlib.sha256(np.ascontiguousarray(totals, "<f8").tobytes()).hexdigest()

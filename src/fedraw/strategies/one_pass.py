@@ -1,0 +1,197 @@
+"""One pass: a linear classifier solved from sums that every client sends once.
+
+Nobody trains. A client sends the counts, sums and products of the fixed features of its samples
+(`core.sums`), the server adds them up, and the model is the linear layer that is solved from the
+totals (`core.linear_head`). The totals do not depend on the order of the messages, on anybody's
+speed, on staleness or on a buffer, so a label counts in full once one of its holders was heard.
+
+The discriminant follows from pooled moments as in GH-OFL (arXiv 2602.01186, ICLR 2026), ridge
+regression on the same sums is Fed3R (arXiv 2406.01116, ICML 2024).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from fedraw.core.federation import Federation
+from fedraw.core.linear_head import LinearHead, Readout
+from fedraw.core.settings import whole
+from fedraw.core.sums import MOST_SAMPLES, Sums, SumsShape
+from fedraw.core.types import ClientId, Floats, Label, Vector
+from fedraw.errors import RefusedUpdate
+from fedraw.strategies.protocol import (
+    Arrived,
+    Contents,
+    Declared,
+    Event,
+    Expected,
+    Joined,
+    Left,
+    Needs,
+    Receivers,
+    Setup,
+    change_members,
+    check,
+    frozen,
+)
+
+
+@dataclass(eq=False)
+class OnePassState:
+    """The totals of all clients that were heard, and the newest message of each.
+
+    `awaited` holds the members whose message is still missing or was asked for again. A client that
+    has left stays in the totals.
+    """
+
+    shape: SumsShape
+    head: LinearHead
+    federation: Federation
+    labels: list[Label] | None
+    totals: Floats
+    messages: dict[ClientId, Floats]
+    awaited: dict[ClientId, bool]
+    version: int = 0
+    _solved: Vector | None = field(default=None, init=False, repr=False)
+
+    @property
+    def model(self) -> Vector:
+        """The linear layer, which is solved when somebody reads it."""
+        if self._solved is None:
+            self._solved = frozen(self.head.solve(self.shape, self.totals))
+        return self._solved
+
+    @property
+    def contents(self) -> Contents:
+        """The clients that were heard, each weighted by its samples."""
+        samples = {c: float(self.shape.counts(own).sum()) for c, own in self.messages.items()}
+        total = sum(samples.values()) or 1.0
+        return Contents(tuple(samples), tuple(n / total for n in samples.values()))
+
+    @property
+    def finished(self) -> str | None:
+        """Every member was heard, so that no further arrival is to come."""
+        return None if self.awaited or not self.messages else "every member was heard"
+
+    def replace(self, client: ClientId, message: Floats) -> None:
+        """Put a client's message in the place of its earlier one; both steps are exact."""
+        old = self.messages.pop(client, None)
+        if old is not None:
+            self.totals -= old
+        self.messages[client] = message
+        self.totals += message
+        self._changed()
+
+    def forget(self, client: ClientId) -> bool:
+        """Remove everything that a client has sent; return whether it had sent anything.
+
+        The totals are then, byte for byte, those of a federation that never heard it.
+        """
+        message = self.messages.pop(client, None)
+        if message is None:
+            return False
+        self.totals -= message
+        self.totals += 0.0  # a difference of zero has a sign
+        self._changed()
+        return True
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._solved = None
+
+
+@dataclass(frozen=True)
+class OnePass:
+    """A linear classifier solved from sums; for the settings of the head see `LinearHead`.
+
+    Attributes:
+        prior: The temper of the prior: 1 expects labels as often as clients hold them, 0 expects
+            all labels equally often.
+        shrinkage: The part of the covariance that is replaced by a multiple of the identity, or
+            "auto".
+        readout: "discriminant" or "ridge".
+        floor: Clients leave out labels of which they have fewer samples.
+
+    """
+
+    prior: float = 1.0
+    shrinkage: float | Literal["auto"] = "auto"
+    readout: Readout = "discriminant"
+    floor: int = 1
+
+    def __post_init__(self) -> None:
+        LinearHead(self.prior, self.shrinkage, self.readout)  # refuses settings out of range
+        whole("floor", self.floor)
+
+    @property
+    def needs(self) -> Needs:
+        """Clients send sums, once."""
+        return Needs(sends="sums", payload=Sums(self.floor), finishes=True, latest_only=True)
+
+    def start(self, setup: Setup) -> tuple[OnePassState, Receivers]:
+        """Ask every client for its sums."""
+        shape = SumsShape.of_head(setup.layout)
+        labels = None if setup.classes is None else list(setup.classes)
+        members = setup.clients.clients
+        federation = Federation.of(setup.clients)
+        head = LinearHead(self.prior, self.shrinkage, self.readout)
+        awaited = dict.fromkeys(members, True)
+        state = OnePassState(shape, head, federation, labels, shape.zeros(), {}, awaited)
+        return state, members
+
+    def step(self, state: OnePassState, event: Event) -> tuple[OnePassState, Receivers]:
+        """Add a message to the totals; ask newcomers, and members whose labels have changed."""
+        match event:
+            case Arrived(update):
+                message: Any = update.vector
+                size, dtype = state.totals.size, state.totals.dtype
+                check(state, update, payload=Expected(size, dtype))
+                state.shape.check(update.client, message, update.examples)
+                self._check_counts(state, update.client, message)
+                self._check_room(state, update.client, message)
+                state.replace(update.client, message)
+                state.awaited.pop(update.client, None)
+                return state, []
+            case Joined(client) | Declared(client):
+                change_members(state.federation, event)
+                state.awaited[client] = True
+                return state, [client]
+            case Left(client):
+                state.awaited.pop(client, None)
+                return state, change_members(state.federation, event)
+
+    def _check_counts(self, state: OnePassState, client: ClientId, message: Floats) -> None:
+        """Refuse sums that contradict the label counts that the client declares."""
+        if state.labels is None:
+            return
+        row, names = state.federation.row(client), state.federation.labels
+        declared = {
+            names[column]: int(count)
+            for column, count in zip(row.column.tolist(), row.count.tolist(), strict=True)
+            if count >= self.floor
+        }
+        counts = state.shape.counts(message)
+        sent = {state.labels[i]: int(counts[i]) for i in np.flatnonzero(counts)}
+        if declared == sent:
+            return
+        label = next(own for own in {**declared, **sent} if declared.get(own) != sent.get(own))
+        raise RefusedUpdate(
+            f"client {client!r} sent the sums of {sent.get(label, 0):,} samples of label "
+            f"{label!r} and declares {declared.get(label, 0):,}; declare the counts of the samples "
+            "that are summed"
+        )
+
+    def _check_room(self, state: OnePassState, client: ClientId, message: Floats) -> None:
+        """Refuse a message with which the totals would not be exact any more."""
+        old = state.messages.get(client)
+        others = state.shape.counts(state.totals).sum()
+        if old is not None:
+            others -= state.shape.counts(old).sum()
+        if others + state.shape.counts(message).sum() > MOST_SAMPLES:
+            raise RefusedUpdate(
+                f"with the sums of client {client!r} the totals would have more than "
+                f"{MOST_SAMPLES:,} samples, beyond which they are not exact"
+            )

@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from fedraw.strategies.fedvarp import FedVARP
     from fedraw.strategies.mf_ca2fl import MFCA2FL
     from fedraw.strategies.mifa import MIFA
+    from fedraw.strategies.one_pass import OnePass
     from fedraw.strategies.protocol import (
         Arrived,
         Declared,
@@ -142,6 +143,7 @@ _DEFINED_IN = {
     "Misreport": "fedraw.experiment.sections",
     "MissingExtra": "fedraw.errors",
     "Needs": "fedraw.strategies.protocol",
+    "OnePass": "fedraw.strategies.one_pass",
     "PairedDifference": "fedraw.eventlog.compare",
     "QFedAvg": "fedraw.strategies.qfedavg",
     "Ratio": "fedraw.experiment.sections",
@@ -227,6 +229,7 @@ __all__ = [
     "Misreport",
     "MissingExtra",
     "Needs",
+    "OnePass",
     "PairedDifference",
     "QFedAvg",
     "Ratio",

@@ -84,6 +84,12 @@ def measured(found: Mapping[str, Any]) -> dict[str, float | None]:
     return {**found["metrics"], **(found.get("own") or {}), **rare, **further_metrics(found)}
 
 
+def tail_evaluations(evaluations: Sequence[EvaluationRecord]) -> Sequence[EvaluationRecord]:
+    """Return the last five evaluations; only the last one if its model cannot change any more."""
+    final = bool(evaluations) and evaluations[-1].final
+    return evaluations[-1:] if final else evaluations[-TAIL:]
+
+
 def tail_of(evaluations: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
     """Return the mean of the last five evaluations; None for a metric that one of them lacks.
 
@@ -142,7 +148,7 @@ class Goal:
 
     def require(self, name: str, evaluations: Sequence[EvaluationRecord]) -> None:
         """Refuse a run of this name with too few evaluations, or without the metric."""
-        if len(evaluations) < TAIL:
+        if len(evaluations) < TAIL and not any(own.final for own in evaluations):
             raise BadInput(
                 f"{name} has {len(evaluations)} evaluations, and the goal {self} needs "
                 f"{TAIL} consecutive ones; evaluate more often (evaluate_every)"
@@ -164,7 +170,8 @@ class GoalWatch:
     """Watches the evaluations of a run until a goal is reached.
 
     A goal is reached at the first evaluation from which the mean of five consecutive ones is at
-    least the goal's value. A single lucky evaluation therefore does not count.
+    least the goal's value. A single lucky evaluation therefore does not count. The evaluation of a
+    final model stands for five, because all later ones would be the same.
     """
 
     goal: Goal
@@ -175,13 +182,15 @@ class GoalWatch:
 
     def observe(self, evaluation: EvaluationRecord) -> None:
         """Add the next evaluation of the run."""
-        if self.reached is not None:
-            return
-        self._last.append((evaluation, self.goal.value_of(evaluation)))
-        known = [value for _, value in self._last if value is not None]
-        if len(known) == TAIL and sum(known) >= TAIL * self.goal.value:
-            self.reached = self._last[0][0]
-            self._last.clear()
+        own = (evaluation, self.goal.value_of(evaluation))
+        for _ in range(TAIL if evaluation.final else 1):
+            if self.reached is not None:
+                return
+            self._last.append(own)
+            known = [value for _, value in self._last if value is not None]
+            if len(known) == TAIL and sum(known) >= TAIL * self.goal.value:
+                self.reached = self._last[0][0]
+                self._last.clear()
 
     def observe_all(self, evaluations: Iterable[EvaluationRecord]) -> None:
         """Add these evaluations, in the order of the run."""

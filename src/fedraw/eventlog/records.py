@@ -237,6 +237,7 @@ class EvaluationRecord:
     # The model with a calibrated output layer: its "metrics", "recall" and "own".
     calibrated: Mapping[str, Mapping[str, float | None]] | None = None
     costs: Mapping[str, float] | None = None  # so far: "hours", "bytes", "joules"
+    final: bool = False  # whether no further arrival can change the model
 
     def __post_init__(self) -> None:
         if self.inferred is None:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from fedraw.core.labels import LabelTable
 from fedraw.core.types import ClientId
 from fedraw.eventlog.influence import label_standing
-from fedraw.eventlog.measures import tail_of
+from fedraw.eventlog.measures import tail_evaluations, tail_of
 from fedraw.eventlog.records import (
     ArrivalRecord,
     DeclaredRecord,
@@ -306,7 +306,7 @@ class RunProgress:
     @property
     def metrics(self) -> Mapping[str, float | None]:
         """The shown metrics, as the mean of the last five evaluations."""
-        tail = tail_of([evaluation.metrics for evaluation in self.summary.evaluations])
+        tail = tail_of([own.metrics for own in tail_evaluations(self.summary.evaluations)])
         return {key: tail.get(key) for key in SHOWN}
 
     def detail(self) -> RunDetail:

@@ -30,6 +30,7 @@ from fedraw.eventlog.measures import (
     Goal,
     GoalWatch,
     measured,
+    tail_evaluations,
     tail_of,
 )
 from fedraw.eventlog.records import (
@@ -140,6 +141,7 @@ class RunSummary:
         self.events = 0  # updates that have reached the server, including refused ones
         self.costs: Mapping[str, float] | None = None  # hours, bytes and joules of the whole run
         self.ended: str | None = None  # why a simulation ended before all of its events
+        self.final: str | None = None  # why its model could not change any more
         self._rejected: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
         self._doubted: dict[str, list[str]] = {}
@@ -188,7 +190,9 @@ class RunSummary:
             case EndRecord():
                 self.finished = True
                 self.costs = record.costs
-                if self.start is not None and not self.start.is_server:
+                if self.evaluations and self.evaluations[-1].final:
+                    self.final = record.reason
+                elif self.start is not None and not self.start.is_server:
                     self.ended = record.reason
             case LostRecord():
                 self._lost[str(record.client)] += 1
@@ -276,7 +280,7 @@ class RunSummary:
     @property
     def tail(self) -> dict[str, float | None]:
         """All metrics as the mean of the last five evaluations."""
-        return tail_of([measured(to_fields(own)) for own in self.evaluations[-TAIL:]])
+        return tail_of([measured(to_fields(own)) for own in tail_evaluations(self.evaluations)])
 
     @property
     def reached(self) -> dict[str, dict[str, float | None]]:
@@ -285,7 +289,8 @@ class RunSummary:
         Empty if the run has no rare label, or fewer than the five evaluations that this needs.
         """
         measured_rare = any(own.metrics.get("AvgRare") is not None for own in self.evaluations)
-        if not measured_rare or len(self.evaluations) < TAIL:
+        final = measured_rare and self.evaluations[-1].final
+        if not measured_rare or (len(self.evaluations) < TAIL and not final):
             return {}
         return {str(watch.goal): watch.costs() for watch in self._watches}
 
@@ -311,6 +316,7 @@ class RunSummary:
             "finished": self.finished,
             "events": self.events,
             **({"ended": self.ended} if self.ended else {}),
+            **({"final": self.final} if self.final else {}),
             "rejected": self.rejected,
             **({"lost": self.lost} if self._lost else {}),
             **({"costs": dict(self.costs)} if self.costs is not None else {}),
@@ -327,7 +333,7 @@ class RunSummary:
             **self._optional(last),
             "server_models": max((e.server_models for e in self.evaluations), default=0),
             "recall": last.recall if last else {},
-            "tail_recall": tail_of([own.recall for own in self.evaluations]),
+            "tail_recall": tail_of([own.recall for own in tail_evaluations(self.evaluations)]),
             "confusion": last and last.confusion,
             "influence": {str(client): influence.get(client, 0.0) for client in counts},
             "label_influence": {str(label): value._asdict() for label, value in labels.items()},

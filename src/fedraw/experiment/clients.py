@@ -77,11 +77,16 @@ class Clients:
 
 
 def draw_clients(
-    spec: Spec, streams: Streams, parts: Parts | None = None, options: Options = DEFAULTS
+    spec: Spec,
+    streams: Streams,
+    parts: Parts | None = None,
+    options: Options = DEFAULTS,
+    needs_features: bool = False,
 ) -> Clients:
     """Load, partition and draw what the spec says, each from its own random stream.
 
-    Data, partition and speeds of `parts` take the place of the spec's.
+    Data, partition and speeds of `parts` take the place of the spec's. With `needs_features`, the
+    default features replace the samples if the spec has no feature map.
     """
     given = None if parts is None else parts.partition
     dataset = load_dataset(
@@ -92,6 +97,7 @@ def draw_clients(
         options.data_progress,
         test=None if parts is None else parts.test,
         shares=None if callable(given) else given,
+        needs_features=needs_features,
     )
     if not dataset.has_labels:
         _refuse_rare_labels(spec, dataset)

@@ -79,14 +79,26 @@ class ClientCosts:
     download: Floats
     upload: Floats
     model_bytes: int
+    update_bytes: int  # of what a client sends, which may be larger than the model
 
     def transfer(self, client: int) -> float:
         """Return the seconds that the client at a position needs to receive and send the model."""
         return self.download.item(client) + self.upload.item(client)
 
 
-def client_costs(spec: Spec, clients: Clients, model_bytes: int, streams: Streams) -> ClientCosts:
-    """Draw or read the costs of each client."""
+def client_costs(
+    spec: Spec, clients: Clients, model_bytes: int, streams: Streams, update_bytes: int | None = None
+) -> ClientCosts:
+    """Draw or read the costs of each client.
+
+    Args:
+        spec: The experiment.
+        clients: The clients, whose speeds are known.
+        model_bytes: The size of the model.
+        streams: The random streams.
+        update_bytes: The size of what a client sends; by default that of the model.
+
+    """
     costs = spec.costs
     assert costs is not None
     devices: Mapping[str, Floats] = {}
@@ -99,11 +111,12 @@ def client_costs(spec: Spec, clients: Clients, model_bytes: int, streams: Stream
                 f"costs.{twice} is set, and {costs.trace} has a column of this name; leave one out"
             )
     size = costs.model_bytes or model_bytes
+    sent = update_bytes or size
     rng = streams.generator("bandwidth")
     # A client's upload and download are fast or slow together.
     spread = np.exp(costs.bandwidth_spread * rng.standard_normal(len(names)))
 
-    def seconds_to_send(key: str) -> Floats:
+    def seconds_to_send(key: str, size: int) -> Floats:
         mbit = getattr(costs, key)
         if key in devices:
             mbit = devices[key]
@@ -130,7 +143,11 @@ def client_costs(spec: Spec, clients: Clients, model_bytes: int, streams: Stream
             "speeds; leave one of them out"
         )
     return ClientCosts(
-        seconds, seconds_to_send("download_mbit"), seconds_to_send("upload_mbit"), size
+        seconds,
+        seconds_to_send("download_mbit", size),
+        seconds_to_send("upload_mbit", sent),
+        size,
+        sent,
     )
 
 
@@ -187,12 +204,12 @@ class CostMeter:
         """Add the next record of the log."""
         if not isinstance(record, ArrivalRecord | RejectedRecord | LostRecord):
             return
-        size = self._costs.model_bytes
+        size, update = self._costs.model_bytes, self._costs.update_bytes
         if not isinstance(record, LostRecord) and record.copy:
-            self._bytes += size
+            self._bytes += update
             return
         sent = not (isinstance(record, LostRecord) and record.reason == WENT_OFFLINE)
-        self._bytes += size * (1 + sent)
+        self._bytes += size + update * sent
         client = self._position[record.client]
         busy = self._costs.transfer(client) if sent else self._costs.download.item(client)
         self._computed += max(0.0, record.time - record.start_time - record.paused - busy)

@@ -85,6 +85,7 @@ class Evaluator:
             own_rare=scores.own_rare,
             serving=None if serving is None else self.measure(serving.model),
             calibrated=None if calibrated is None else self.measure(calibrated),
+            final=simulation.finished is not None,
         )
 
     def measure(self, model: Vector) -> dict[str, Values]:

@@ -42,6 +42,7 @@ def load_dataset(
     *,
     test: Data | None = None,
     shares: Shares | None = None,
+    needs_features: bool = False,
 ) -> Dataset:
     """Load the data set of the spec, or the user's own, as features if the spec asks for them.
 
@@ -53,6 +54,7 @@ def load_dataset(
         progress: Called while images are decoded and features are computed.
         test: The user's own test data, in place of the data set's.
         shares: The positions of each client's samples, if a list gives them.
+        needs_features: Whether features are computed even if the spec has no feature map.
 
     """
     rng = streams.generator("holdout")

@@ -238,7 +238,13 @@ def _refuse_other_process(run_folder: RunFolder, scenario: Scenario, options: Op
 def _usable(
     checkpoints: Checkpoints, scenario: Scenario, simulation: Simulation
 ) -> Checkpoints | None:
-    """Return the checkpoints, or warn and return None if the strategy's state cannot be saved."""
+    """Return the checkpoints, or warn and return None if the strategy's state cannot be saved.
+
+    Nobody trains where clients send sums. Such a run takes seconds, and its state has the message
+    of every client, so it writes no checkpoints, and resuming it runs it again.
+    """
+    if scenario.strategy.needs.payload is not None:
+        return None
     own = scenario.parts.strategy
     problem = None if own is None else saving_problem(simulation.state)
     if problem is None:
@@ -255,12 +261,16 @@ def _simulate(
     scenario: Scenario, simulation: Simulation, recorder: Recorder, options: Options
 ) -> RunSummary:
     evaluate = None if scenario.trainer is None else Evaluator(scenario)
-    wanted, every = scenario.spec.run.events, scenario.spec.run.evaluate_every
+    wanted, every = scenario.spec.run.events, scenario.evaluate_every
     # A round in progress at the last event is finished, unless one of its clients keeps failing.
     limit = wanted + len(scenario.clients.table)
     event, ended = simulation.timeline.event, None
     with deferred_interrupts() as asked_to_stop:
         while event < wanted or (simulation.mid_round and event < limit):
+            final = simulation.finished
+            if final is not None:
+                ended = final
+                break
             try:
                 step = simulation.step()
             except Stalled as stalled:
@@ -276,7 +286,8 @@ def _simulate(
                 recorder.note(finding_record(event, step.time, **doubt._asdict()))
             if scenario.drift is not None and event == scenario.drift.after:
                 recorder.note_all(drift_records(scenario, event, step.time))
-            if evaluate is not None and event % every == 0 and event < wanted:
+            is_last = event >= wanted or simulation.finished is not None
+            if evaluate is not None and event % every == 0 and not is_last:
                 recorder.note(evaluate(simulation, recorder.serving))
             if event % PROGRESS_EVERY == 0:
                 _report_progress(event, recorder, options.progress)

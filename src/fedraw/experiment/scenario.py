@@ -24,7 +24,7 @@ from fedraw.experiment.options import DEFAULTS, Options
 from fedraw.experiment.parts import NO_PARTS, Parts, digest, with_plugins
 from fedraw.experiment.sections import Drift
 from fedraw.experiment.spec import Spec, spec_settings_of
-from fedraw.experiment.training import make_network
+from fedraw.experiment.training import make_head, make_network, refuse_with_sums
 from fedraw.learning.losses import CROSS_ENTROPY
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, stand_ins
 from fedraw.simulation.executors.base import Executor
@@ -32,6 +32,13 @@ from fedraw.simulation.loop import HandOut, Scheduled, Simulation
 from fedraw.simulation.membership import Change
 from fedraw.strategies.catalog import spec_name
 from fedraw.strategies.protocol import Declared, Setup, Strategy
+
+# The number of evaluations, or somewhat more, of a run that ends when every client was heard.
+MOST_EVALUATIONS = 100
+NOBODY_TRAINS = (
+    "clients send sums of fixed features and do not train: [training] and any model or training "
+    "function have no effect, and the model is a linear layer"
+)
 
 if TYPE_CHECKING:
     from fedraw.learning.training import Trainer
@@ -66,7 +73,11 @@ class Scenario:
         """Draw the clients, make the model and the strategy of one seed."""
         given, streams = parts or NO_PARTS, Streams(seed)
         parts = with_plugins(spec, given)
-        clients = draw_clients(spec, streams, parts, options)
+        strategy = parts.strategy or spec.make_strategy()
+        payload = strategy.needs.payload
+        if payload is not None:
+            refuse_with_sums(spec, spec_name(strategy))
+        clients = draw_clients(spec, streams, parts, options, payload is not None)
         dataset = clients.dataset
         trainer, loaded, layout = None, None, None
         model = np.zeros(0, np.float32)
@@ -76,12 +87,14 @@ class Scenario:
                     f"dataset {dataset.name!r} has labels and no inputs, so there is nothing to "
                     "train on; set training.kind = 'none', or name a dataset with inputs"
                 )
-            network = make_network(spec, parts, dataset, streams, options.data_root)
+            if payload is not None:
+                network = make_head(spec, dataset, streams)
+            else:
+                network = make_network(spec, parts, dataset, streams, options.data_root)
             trainer, loaded, model = network.trainer, network.loaded, network.initial
             layout = trainer.layout
             if spec.calibration is not None:
                 refuse_uncalibrated(trainer, dataset)
-        strategy = parts.strategy or spec.make_strategy()
         if not dataset.has_labels and strategy.needs.label_evidence is not None:
             raise BadInput(
                 f"{spec_name(strategy)!r} goes by labels, and dataset {dataset.name!r} has targets "
@@ -96,7 +109,10 @@ class Scenario:
             )
         costs = None
         if spec.costs is not None:
-            costs = client_costs(spec, clients, model.nbytes, streams)
+            sent = None
+            if payload is not None:
+                sent = payload.layout(layout).size * payload.dtype.itemsize
+            costs = client_costs(spec, clients, model.nbytes, streams, sent)
             clients = with_costs(clients, costs)
         changes = member_changes(spec, clients, streams)
         there = founders(clients.claimed, changes)
@@ -136,10 +152,23 @@ class Scenario:
             )
         if self.spec.calibration is not None:
             own += labels_left_out(self.clients)
-        if self.parts.train is None:
+        if self.strategy.needs.payload is not None:
+            own += (NOBODY_TRAINS,)
+        elif self.parts.train is None:
             own += rate_note(self.spec)
         own += unknown_labels(self.clients)
         return (*self.clients.dataset.notes, *own, *self._sites())
+
+    @property
+    def evaluate_every(self) -> int:
+        """The arrivals between two evaluations.
+
+        A model that is final once every client was heard is evaluated after each message, or about
+        100 times. The interval of the spec could be longer than the run.
+        """
+        if not self.strategy.needs.finishes:
+            return self.spec.run.evaluate_every
+        return max(1, len(self.clients.table) // MOST_EVALUATIONS)
 
     def _sites(self) -> tuple[str, ...]:
         """Return which clients stand for the sites of a recorded federation."""

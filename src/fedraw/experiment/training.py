@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fedraw.core.randomness import Streams
-from fedraw.core.types import Ints, Vector
+from fedraw.core.sums import LIMIT, Sums, SumsShape, share_clipped
+from fedraw.core.types import ClientId, Ints, Vector
 from fedraw.data.dataset import Array, Dataset, Inputs
 from fedraw.errors import BadInput, MissingExtra
 from fedraw.experiment.clients import LocalData, shared
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
     from fedraw.learning.own_training import TrainFunction
     from fedraw.learning.training import Trainer
     from fedraw.learning.weights import LoadedWeights
+
+
+# The share of clipped features above which a feature map does not fit.
+MOST_CLIPPED = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +105,45 @@ def make_network(
     wanted = spec.training.weights
     loaded = None if wanted is None else weights.load_weights(module, weights_file(wanted, root))
     return Network(_trainer(spec, module), vectors.to_vector(module), loaded)
+
+
+def make_head(spec: Spec, dataset: Dataset, streams: Streams) -> Network:
+    """Make the linear model of the features that is solved from sums, with zeros.
+
+    The training that the spec names is left out, because nobody trains.
+    """
+    if dataset.targets is not None:
+        raise BadInput(
+            f"the labels of dataset {dataset.name!r} are targets of a regression, and sums are of "
+            "labels; use a method that trains, or convert the targets to classes"
+        )
+    try:
+        from fedraw.learning import models
+        from fedraw.learning.training import Trainer
+    except ModuleNotFoundError as missing:
+        raise MissingExtra(missing.name or "torch", "sim") from None
+    rng = streams.generator("initial model")
+    module = models.build("linear", dataset.input_shape, dataset.classes, rng)
+    trainer = Trainer(module, spec.training.sgd(), device=spec.training.device)
+    return Network(trainer, np.zeros(trainer.layout.size, np.float32))
+
+
+def refuse_with_sums(spec: Spec, name: str) -> None:
+    """Refuse settings that have no meaning where clients send sums instead of training."""
+    claim = spec.misreport
+    for key, is_set, reason in (
+        ("training.kind = 'none'", spec.training.kind == "none", "sums need the samples"),
+        ("[calibration]", spec.calibration is not None, "its output layer is solved from sums"),
+        ("run.serve = 'ema'", spec.run.serve == "ema", "its model is solved and not trained"),
+        ("[summaries]", spec.summaries is not None, "sums contain the exact label counts"),
+        (
+            "misreport.support",
+            claim is not None and claim.support is not None,
+            "there is no update that could support a claim",
+        ),
+    ):
+        if is_set:
+            raise BadInput(f"{key} does not go with strategy {name!r}: {reason}; leave it out")
 
 
 def _refuse_targets(parts: Parts, dataset: Dataset) -> None:
@@ -186,6 +230,8 @@ class Recipe:
         return f"model {model}{own}"
 
     def __call__(self) -> Train:
+        if self.needs.payload is not None:
+            return summing(self)
         # Every job brings its weights, so none are read here.
         module = _module(self.spec, self.model, self.form, self.streams)
         trainer = _trainer(self.spec, module)
@@ -218,6 +264,37 @@ def _any_training(trainer: Trainer, recipe: Recipe) -> Train:
         return TrainingResult(vector, len(labels), loss)
 
     return train
+
+
+def summing(recipe: Recipe) -> Train:
+    """Return the step of a client that sends the sums of its features instead of training."""
+    data, payload = recipe.data, recipe.needs.payload
+    assert isinstance(payload, Sums)
+    shape = SumsShape(recipe.form.outputs, math.prod(recipe.form.input_shape))
+
+    def sums_of(job: Job) -> TrainingResult:
+        number, rows = data.of_job(job)
+        features = data.inputs[rows].reshape(rows.stop - rows.start, -1)
+        _check_features(job.client, features)
+        message: Any = shape.of_samples(features, data.targets[rows], payload.floor)
+        return TrainingResult(message, len(features))
+
+    return sums_of
+
+
+def _check_features(client: ClientId, features: Array) -> None:
+    """Refuse features that cannot be summed, or whose sums would be those of clipped values."""
+    bad = int(np.count_nonzero(~np.isfinite(features)))
+    if bad:
+        raise BadInput(
+            f"client {client!r} has {bad} features that are NaN or infinite; repair its samples"
+        )
+    share = share_clipped(features)
+    if share > MOST_CLIPPED:
+        raise BadInput(
+            f"client {client!r}: {share:.0%} of the features are beyond ±{LIMIT:g}, where sums are "
+            "clipped; give a feature map whose outputs are about 1, such as the default one"
+        )
 
 
 class ClientCounts:
@@ -363,10 +440,11 @@ def _executor(scenario: Scenario, options: Options) -> Iterator[Executor]:
     dataset = scenario.clients.dataset
     form = ModelForm.of(dataset.inputs, dataset.targets, dataset.classes)
     recipe = Recipe(scenario.spec, own.model, data, streams, needs, form, own.train)
-    if own.train is None:
+    sends_sums = needs.payload is not None
+    if own.train is None and not sends_sums:
         trainer.refuse_lone_samples(np.diff(data.start), data.inputs[:1])
-    if options.executor == "inline":
-        yield Inline(local_training(trainer, recipe))
+    if options.executor == "inline" or (options.executor == "batched" and sends_sums):
+        yield Inline(summing(recipe) if sends_sums else local_training(trainer, recipe))
     elif options.executor == "batched":
         yield Batched(stacked_training(trainer, recipe), slots_for(size))
     elif options.executor == "processes":

@@ -33,6 +33,7 @@ from fedraw.strategies.protocol import (
     Strategy,
     checked_answer,
     checked_step,
+    finished,
     scorer_of,
 )
 from fedraw.strategies.scoring import Scorer
@@ -270,6 +271,16 @@ class Simulation:
         return self.timeline.mid_round
 
     @property
+    def finished(self) -> str | None:
+        """Why nothing that is still to come can change the model; None as long as it can."""
+        if not self._needs.finishes:
+            return None
+        to_come = self._member_changes[self.timeline.changes :]
+        if self._founders or any(isinstance(change, Joined) for _, change in to_come):
+            return None
+        return finished(self._needs, self.state)
+
+    @property
     def scorer(self) -> Scorer | None:
         """The strategy's scorer, if it uses updates as label evidence."""
         return scorer_of(self._needs, self.state)
@@ -283,7 +294,8 @@ class Simulation:
             self._founders = ()
         if self._changes:
             for declared in self._scheduled.get(timeline.event, ()):
-                self.state, _ = self._checked_step(declared)
+                self.state, receivers = self._checked_step(declared)
+                self._hand_out(receivers)
         if timeline.copy is not None:
             copy, timeline.copy = timeline.copy, None
             timeline.event += 1

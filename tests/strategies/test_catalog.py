@@ -103,6 +103,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "fedraw": {**RAW, "dedup": True, "weighting": "rarity"},
     "fedraw-replay": {**REPLAY, "select": "rarity", "target": "rarity"},
     "fedraw-replay-debt": {**REPLAY, "select": "debt", "target": "mix"},
+    "one-pass": {"prior": 1.0, "shrinkage": "auto", "readout": "discriminant", "floor": 1},
 }  # fmt: skip
 
 
@@ -124,10 +125,10 @@ def test_a_strategy_cannot_be_changed(name: str) -> None:
         setattr(strategy, next(iter(DEFAULTS[name])), None)
 
 
-def test_the_demo_compares_ten_methods() -> None:
+def test_the_demo_compares_eleven_methods() -> None:
     assert [name for name, method in CATALOG.items() if method.demo] == [
         "fedavg", "qfedavg", "fedasync", "fedbuff", "fedfa", "ca2fl", "fedraw-dedup-only",
-        "fedraw-weight-only", "fedraw", "fedraw-replay",
+        "fedraw-weight-only", "fedraw", "fedraw-replay", "one-pass",
     ]  # fmt: skip
 
 

@@ -75,9 +75,7 @@ class LinearHead:
         model[weights.size :] = biases
         return model
 
-    def _solved(
-        self, shape: SumsShape, totals: Floats, counts: Floats
-    ) -> tuple[Floats, Floats]:
+    def _solved(self, shape: SumsShape, totals: Floats, counts: Floats) -> tuple[Floats, Floats]:
         held = np.flatnonzero(counts)
         n_l, n = counts[held], counts.sum()
         sums = shape.sums(totals)[held]

@@ -87,7 +87,11 @@ class ClientCosts:
 
 
 def client_costs(
-    spec: Spec, clients: Clients, model_bytes: int, streams: Streams, update_bytes: int | None = None
+    spec: Spec,
+    clients: Clients,
+    model_bytes: int,
+    streams: Streams,
+    update_bytes: int | None = None,
 ) -> ClientCosts:
     """Draw or read the costs of each client.
 

@@ -1,4 +1,4 @@
-"""The demo: ten methods on embedded data that shows silent rarity failure."""
+"""The demo: eleven methods on embedded data that shows silent rarity failure."""
 
 from __future__ import annotations
 

@@ -222,17 +222,6 @@ _ACE = (
 
 _ROWS = (
     Method(
-        "one-pass",
-        "One pass",
-        OnePass,
-        "beyond the paper; see docs/research/one-pass.md",
-        "asks every client once for the sums of fixed features and solves a linear classifier from "
-        "their totals, so the order and the speed of clients do not matter; no network is trained, "
-        "and the server stores the sums of every client",
-        source="this project",
-        demo=True,
-    ),
-    Method(
         "fedavg",
         "FedAvg",
         FedAvg,
@@ -544,6 +533,17 @@ _ROWS = (
         thresholds=ADDING,
         memory=(3, 1, 0),
         merit=61.4,
+    ),
+    Method(
+        "one-pass",
+        "One pass",
+        OnePass,
+        "beyond the paper; see docs/research/one-pass.md",
+        "asks every client once for the sums of fixed features and solves a linear classifier from "
+        "their totals, so the order and the speed of clients do not matter; no network is trained, "
+        "and the server stores the sums of every client",
+        source="this project",
+        demo=True,
     ),
 )
 

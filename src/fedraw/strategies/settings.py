@@ -94,7 +94,7 @@ MEANINGS = {
     ),
     "server_lr": "The server rate: the factor by which a step moves the model.",
     "shrinkage": (
-        "The part of the covariance that is replaced by a multiple of the identity; \"auto\" "
+        'The part of the covariance that is replaced by a multiple of the identity; "auto" '
         "computes it from the sums."
     ),
     "staleness": "How the weight of an update falls with its staleness τ in versions.",

@@ -1,0 +1,233 @@
+"""One pass: what it keeps of the contract of all methods, and what is its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.strategies.server import bits
+
+from fedraw.core.labels import LabelTable
+from fedraw.core.layout import Layout
+from fedraw.core.linear_head import LinearHead
+from fedraw.core.sums import MOST_SAMPLES, SumsShape, digest, on_grid
+from fedraw.core.types import ClientId, Floats, Ints
+from fedraw.core.update import Update
+from fedraw.errors import BadInput, RefusedUpdate
+from fedraw.storage import snapshot
+from fedraw.strategies.one_pass import OnePass, OnePassState
+from fedraw.strategies.protocol import Arrived, Declared, Joined, Left, Needs, Receivers, Setup
+
+LABELS = ("x", "y", "z")
+SHAPE = SumsShape(3, 4)
+LAYOUT = Layout.of([("weight", (3, 4)), ("bias", (3,))])
+RNG = np.random.default_rng(7)
+# Six clients; only client 5 has label z.
+OWN: dict[ClientId, Ints] = {
+    0: np.repeat([0, 1], [9, 3]),
+    1: np.repeat([0], [20]),
+    2: np.repeat([0, 1], [1, 1]),
+    3: np.repeat([1], [14]),
+    4: np.repeat([0, 1], [2, 9]),
+    5: np.repeat([0, 1, 2], [1, 2, 15]),
+}
+MEANS = np.array([[2.0, 0, 0, 0], [0, 2, 0, 0], [0, 0, 2, 0]])
+FEATURES = {c: on_grid(MEANS[own] + RNG.normal(size=(len(own), 4))) for c, own in OWN.items()}
+
+
+def counts_of(labels: Ints) -> dict[str, int]:
+    return {LABELS[i]: int(n) for i, n in enumerate(np.bincount(labels, minlength=3)) if n}
+
+
+def update(client: ClientId, floor: int = 1, **changes: Any) -> Update:
+    message: Any = SHAPE.of_samples(FEATURES[client], OWN[client], floor)
+    return replace(Update(client, 0, message, len(OWN[client])), **changes)
+
+
+def begun(strategy: OnePass = OnePass()) -> tuple[OnePassState, Receivers]:
+    table = LabelTable.from_counts({c: counts_of(own) for c, own in OWN.items()})
+    return strategy.start(Setup(np.zeros(15, np.float32), table, LAYOUT, LABELS))
+
+
+def heard(order: list[Any], strategy: OnePass = OnePass()) -> OnePassState:
+    state, _ = begun(strategy)
+    for client in order:
+        state, receivers = strategy.step(state, Arrived(update(client, strategy.floor)))
+        assert not receivers
+    return state
+
+
+def totals_of(clients: Any) -> Floats:
+    total = SHAPE.zeros()
+    for client in clients:
+        total += update(client).vector
+    return total
+
+
+def test_every_client_is_asked_once_and_the_model_is_solved_from_all() -> None:
+    state, receivers = begun()
+    assert list(receivers) == list(OWN)
+    state = heard(list(OWN))
+    whole = SHAPE.of_samples(np.concatenate(list(FEATURES.values())),
+                             np.concatenate(list(OWN.values())))  # fmt: skip
+    assert digest(state.totals) == digest(whole)
+    assert state.model.tobytes() == LinearHead().solve(SHAPE, whole).tobytes()
+    assert state.version == 6
+
+
+@settings(deadline=None)
+@given(st.permutations(list(OWN)))
+def test_the_order_does_not_matter_to_the_bit(order: list[Any]) -> None:
+    one, other = heard(order), heard(list(OWN))
+    assert digest(one.totals) == digest(other.totals)
+    assert one.model.tobytes() == other.model.tobytes()
+
+
+def test_a_label_counts_in_full_once_its_holder_was_heard() -> None:
+    own = FEATURES[5][OWN[5] == 2]
+    for order in ([5, 0, 3], [0, 3, 5], [0, 1, 2, 3, 4, 5]):
+        model = heard(order).model
+        scores = own @ model[:12].reshape(3, 4).T + model[12:]
+        assert np.mean(np.argmax(scores, axis=1) == 2) > 0.7
+    model = heard([0, 1, 2, 3, 4]).model
+    scores = own @ model[:12].reshape(3, 4).T + model[12:]
+    assert 2 not in np.argmax(scores, axis=1)
+
+
+def test_it_is_finished_when_every_member_was_heard() -> None:
+    state, strategy = begun()[0], OnePass()
+    for client in OWN:
+        assert state.finished is None
+        state, _ = strategy.step(state, Arrived(update(client)))
+    assert state.finished == "every member was heard"
+
+
+def test_who_leaves_unheard_is_no_longer_waited_for_and_who_was_heard_stays() -> None:
+    strategy, state = OnePass(), heard([0, 1, 2, 3, 4])
+    state, receivers = strategy.step(state, Left(0))
+    assert not receivers
+    assert digest(state.totals) == digest(totals_of([0, 1, 2, 3, 4]))
+    state, _ = strategy.step(state, Left(5))
+    assert state.finished is not None
+
+
+def test_a_newcomer_and_a_member_with_new_labels_are_asked() -> None:
+    strategy, state = OnePass(), heard(list(OWN))
+    state, _ = strategy.step(state, Left(5))
+    state, receivers = strategy.step(state, Joined(5, counts_of(OWN[5])))
+    assert list(receivers) == [5]
+    assert state.finished is None
+    state, _ = strategy.step(state, Arrived(update(5)))
+    assert digest(state.totals) == digest(totals_of(OWN))
+    state, receivers = strategy.step(state, Declared(1, {"y": 14}))
+    assert list(receivers) == [1]
+    moved = replace(update(3), client=1)
+    state, _ = strategy.step(state, Arrived(moved))
+    assert digest(state.totals) == digest(totals_of([0, 2, 3, 3, 4, 5]))
+
+
+@settings(deadline=None)
+@given(st.permutations(list(OWN)), st.sampled_from(list(OWN)))
+def test_a_client_that_is_forgotten_was_never_heard(order: list[Any], gone: Any) -> None:
+    state = heard(order)
+    assert state.forget(gone)
+    assert not state.forget(gone)
+    never = heard([client for client in order if client != gone])
+    assert digest(state.totals) == digest(never.totals)
+    assert state.model.tobytes() == never.model.tobytes()
+    assert gone not in state.contents.clients
+
+
+def test_weights_are_the_shares_of_samples() -> None:
+    assert heard([3, 5]).contents == ((3, 5), (14 / 32, 18 / 32))
+
+
+@pytest.mark.parametrize("arrivals", range(7))
+def test_a_run_goes_on_bit_for_bit_from_disk(arrivals: int, tmp_path: Path) -> None:
+    strategy, state = OnePass(), heard(list(OWN)[:arrivals])
+    snapshot.save(state, tmp_path / "state")
+    restored = snapshot.load(OnePassState, tmp_path / "state")
+    assert bits(restored) == bits(state)
+    for client in list(OWN)[arrivals:]:
+        state, _ = strategy.step(state, Arrived(update(client)))
+        restored, _ = strategy.step(restored, Arrived(update(client)))
+    assert bits(restored) == bits(state)
+    assert restored.model.tobytes() == state.model.tobytes()
+
+
+def test_the_model_is_solved_when_somebody_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved = []
+    solve = LinearHead.solve
+    monkeypatch.setattr(LinearHead, "solve", lambda *own: solved.append(1) or solve(*own))
+    state = heard(list(OWN))
+    assert not solved
+    assert state.model is state.model
+    assert len(solved) == 1
+    with pytest.raises(ValueError, match="read-only"):
+        state.model[0] = 1
+
+
+def test_the_floor_goes_to_the_clients_and_is_checked() -> None:
+    strategy = OnePass(floor=3)
+    assert strategy.needs.payload.floor == 3  # type: ignore[union-attr]
+    state = heard(list(OWN), strategy)
+    assert SHAPE.counts(state.totals).tolist() == [29, 26, 15]
+    state, _ = begun(strategy)
+    with pytest.raises(RefusedUpdate, match="the sums of 2 samples of label 'x' and declares 0"):
+        strategy.step(state, Arrived(update(4, floor=1)))
+
+
+TOO_MANY: Any = update(5).vector.copy()
+TOO_MANY[1] += 1
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"client": "stranger"}, "client 'stranger' is unknown; it has to join first"),
+    ({"vector": update(5).vector[:-1]}, "client 5 sent 24 numbers, a message of this method has 25"),
+    ({"vector": update(5).vector.astype(np.float32)}, "numbers of type float32, not float64"),
+    ({"vector": np.full(25, np.nan)}, "client 5 sent 25 numbers that are NaN or infinite"),
+    ({"start_version": 3}, "client 5 started from version 3, the newest is"),
+    ({"examples": 0}, "client 5 trained on 0 examples"),
+    ({"examples": 4}, "client 5 sent counts of 18 samples, and says that it has 4"),
+    ({"vector": update(5).vector * 2, "examples": 36}, "sums of 2 samples of label 'x' and decl"),
+    ({"vector": TOO_MANY, "examples": 19}, "sums of 3 samples of label 'y' and declares 2"),
+    ({"vector": update(5).vector * 1e6, "examples": 18e6}, "client 5 sent the sums of 1,000,000"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "words"), BAD)
+def test_an_unusable_message_is_named_and_leaves_no_trace(
+    change: dict[str, Any], words: str
+) -> None:
+    strategy, state = OnePass(), heard([0, 5])
+    before, model = bits(state), state.model
+    with pytest.raises(RefusedUpdate, match=words):
+        strategy.step(state, Arrived(replace(update(5), **change)))
+    assert bits(state) == before
+    assert state.model is model
+
+
+def test_totals_have_room_for_so_many_samples() -> None:
+    strategy = OnePass()
+    table = LabelTable.from_counts({0: {"x": MOST_SAMPLES}, 1: {"x": 1}})
+    state, _ = strategy.start(Setup(np.zeros(15, np.float32), table, LAYOUT, LABELS))
+    one: Any = SHAPE.of_samples(np.ones((1, 4)), np.zeros(1, np.int64))
+    state, _ = strategy.step(state, Arrived(Update(0, 0, one * MOST_SAMPLES, MOST_SAMPLES)))
+    with pytest.raises(RefusedUpdate, match="more than 33,554,432 samples"):
+        strategy.step(state, Arrived(Update(1, 0, one, 1)))
+    state, _ = strategy.step(state, Arrived(Update(0, 0, one * MOST_SAMPLES, MOST_SAMPLES)))
+
+
+def test_a_model_that_is_no_linear_layer_is_refused() -> None:
+    table = LabelTable.from_counts({0: {"x": 1}})
+    with pytest.raises(BadInput, match="one linear layer with weights and biases"):
+        OnePass().start(Setup(np.zeros(5, np.float32), table))
+
+
+@pytest.mark.parametrize("wrong", [{"sends": "sums"}, {"payload": OnePass().needs.payload}])
+def test_sums_and_their_form_are_declared_together(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="clients that send sums have a payload, and no others"):
+        Needs(**wrong)

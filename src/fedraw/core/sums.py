@@ -28,6 +28,8 @@ GRID = 2.0**-10
 MOST_SAMPLES = 2**25
 # The packed products of so many features take 268 MB.
 MOST_FEATURES = 8192
+# The share of clipped features above which a feature map does not fit.
+MOST_CLIPPED = 0.01
 # Samples that are converted to float64 at once.
 BLOCK = 4096
 
@@ -188,6 +190,12 @@ class Sums:
     def layout(self, model: Layout | None) -> Layout:
         """Return where a message has its parts, for this linear model."""
         return SumsShape.of_head(model).layout
+
+    def norm(self, message: Floats, model: Layout | None) -> float:
+        """Return the root mean square of the norm of a sample's features."""
+        shape = SumsShape.of_head(model)
+        samples = max(1.0, float(shape.counts(message).sum()))
+        return float(np.sqrt(max(0.0, float(shape.squares(message).sum())) / samples))
 
 
 def on_grid(features: npt.NDArray[Any]) -> Floats:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedraw.core.randomness import Streams
-from fedraw.core.sums import LIMIT, Sums, SumsShape, share_clipped
+from fedraw.core.sums import LIMIT, MOST_CLIPPED, Sums, SumsShape, share_clipped
 from fedraw.core.types import ClientId, Ints, Vector
 from fedraw.data.dataset import Array, Dataset, Inputs
 from fedraw.errors import BadInput, MissingExtra
@@ -46,10 +46,6 @@ if TYPE_CHECKING:
     from fedraw.learning.own_training import TrainFunction
     from fedraw.learning.training import Trainer
     from fedraw.learning.weights import LoadedWeights
-
-
-# The share of clipped features above which a feature map does not fit.
-MOST_CLIPPED = 0.01
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,15 @@ if find_spec("flwr") is None:
 from fedraw.flower.client import TrainConfig, client_app, site_name
 from fedraw.flower.messages import recall_records
 from fedraw.flower.server import server_app
+from fedraw.flower.sums import sums_app
 from fedraw.server.results import Recall
 
-__all__ = ["Recall", "TrainConfig", "client_app", "recall_records", "server_app", "site_name"]
+__all__ = [
+    "Recall",
+    "TrainConfig",
+    "client_app",
+    "recall_records",
+    "server_app",
+    "site_name",
+    "sums_app",
+]

@@ -51,6 +51,7 @@ ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 FIELDS = "fedraw"
 COUNTS = "counts"
 ANSWER = "answer"
+SUMS = "sums"  # the feature map of the sums in a reply
 RIGHT = "right"
 TOTAL = "total"
 
@@ -59,7 +60,8 @@ ROUND, PROXIMAL = "server-round", "proximal-mu"
 EXAMPLES, TRAIN_LOSS, NORM_BIT = "num-examples", "train_loss", "norm_bit"
 # Keys of fedraw's in `config`.
 TASK, VERSION, WANTS_LOSS = "fedraw.task", "fedraw.version", "fedraw.loss"
-OWN_KEYS = frozenset({ROUND, PROXIMAL, TASK, VERSION, WANTS_LOSS})
+LABELS, FLOOR, FEATURE_MAP = "fedraw.labels", "fedraw.floor", "fedraw.feature-map"
+OWN_KEYS = frozenset({ROUND, PROXIMAL, TASK, VERSION, WANTS_LOSS, LABELS, FLOOR, FEATURE_MAP})
 
 # The prefix of the keys of a question in `config`.
 QUESTION = "fedraw.ask."
@@ -107,13 +109,20 @@ class FlowerCodec:
     """Converts tasks to messages and messages to replies, for one model and one strategy.
 
     All sites that train the same version share one ArrayRecord, so it is created once, and Flower
-    computes its hashes once.
+    computes its hashes once. Where sites send sums, `sums` tells them of which labels and features.
     """
 
     template: TensorTemplate
     needs: Needs
+    sums: Mapping[str, Any] = field(default_factory=dict)
     _model: Vector | None = field(default=None, init=False, repr=False)
     _record: ArrayRecord = field(default_factory=ArrayRecord, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        payload = self.needs.payload
+        self._sent = self.template
+        if payload is not None:
+            self._sent = TensorTemplate.of_payload(payload, self.template.layout)
 
     def record(self, model: Vector) -> ArrayRecord:
         """Return the model as Flower's record."""
@@ -132,6 +141,8 @@ class FlowerCodec:
         if task.model is not None:
             content[ARRAYS] = self.record(task.model)
             config[ROUND] = task.version + 1
+        if task.kind != "summary":
+            config.update(self.sums)
         if task.kind == "train":
             config[WANTS_LOSS] = self.needs.loss
             config[PROXIMAL] = float(self.needs.proximal)
@@ -151,7 +162,7 @@ class FlowerCodec:
         if message.has_error():
             return _read_error(message)
         content, kind = message.content, message.metadata.message_type
-        check_size(content, self.template.nbytes if kind == MessageType.TRAIN else 0)
+        check_size(content, self._sent.nbytes if kind == MessageType.TRAIN else 0)
         own = fields_of(content) if FIELDS in content else None
         site = None if own is None else own.text("site")
         task = None if own is None else own.whole("task")
@@ -165,12 +176,13 @@ class FlowerCodec:
                 site,
                 task,
                 None if own is None else own.whole("version"),
-                self.template.read(only_arrays(content)[1]),
+                self._sent.read(only_arrays(content)[1]),
                 read_examples(metrics),
                 metrics.get(TRAIN_LOSS),
                 read_counts(content, COUNTS) if COUNTS in content else None,
                 metrics,
                 is_model=True,
+                feature_map=_feature_map(content),
             )
         if kind == MessageType.EVALUATE:
             right = read_counts(content, RIGHT) if RIGHT in content else {}
@@ -179,6 +191,11 @@ class FlowerCodec:
             examples = read_examples(metrics)
             return EvaluateReply(site, task, right, total, metrics, examples)
         raise RefusedUpdate(f"a message of type {kind!r:.60} is unexpected")
+
+
+def _feature_map(content: RecordDict) -> str:
+    """Return the digest of the feature map of the sums in a reply; empty without sums."""
+    return Fields(_record(content, SUMS, ConfigRecord)).text(FEATURE_MAP) if SUMS in content else ""
 
 
 def question_of(content: RecordDict) -> dict[str, Any]:

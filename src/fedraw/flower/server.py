@@ -13,10 +13,12 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, get_origin
 
+import numpy as np
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -26,7 +28,8 @@ from fedraw.core.types import Vector
 from fedraw.dashboard.monitor import Monitor, monitored
 from fedraw.errors import BadInput, FedrawError, FolderUnavailable
 from fedraw.flower.loop import run_federation
-from fedraw.flower.messages import FlowerCodec
+from fedraw.flower.messages import FEATURE_MAP, FLOOR, LABELS, FlowerCodec
+from fedraw.flower.sums import feature_map_facts
 from fedraw.flower.tensors import TensorTemplate, record_of
 from fedraw.privacy.budget import Privacy
 from fedraw.privacy.updates import UpdatePrivacy
@@ -35,6 +38,7 @@ from fedraw.server.results import EvaluationOutput
 from fedraw.server.settings import ServerSettings
 from fedraw.server.supervise import REFUSED_RUN
 from fedraw.strategies.catalog import find_method
+from fedraw.strategies.protocol import Needs
 
 LOGGER = logging.getLogger("fedraw.server")
 
@@ -46,8 +50,9 @@ DEFAULT_STRATEGY = "fedraw"
 
 def server_app(
     *,
-    initial_model: Callable[[], Mapping[str, Any] | ArrayRecord],
+    initial_model: Callable[[], Mapping[str, Any] | ArrayRecord] | None = None,
     strategy: Any = None,
+    feature_map: Path | str | None = None,
     evaluate: Callable[[ArrayRecord], EvaluationOutput] | None = None,
     train_config: Callable[[str, int], Mapping[str, Any]] | None = None,
     statistics: Collection[str] | None = None,
@@ -56,8 +61,11 @@ def server_app(
     """Return a ServerApp that runs an asynchronous federation, or continues an earlier run.
 
     Args:
-        initial_model: Returns a state_dict, a mapping from names to arrays, or an ArrayRecord.
+        initial_model: Returns a state_dict, a mapping from names to arrays, or an ArrayRecord. It
+            is left out where sites send sums, because the model is then a linear layer.
         strategy: The strategy; by default the run config's `fedraw.strategy` names it.
+        feature_map: The file of the feature map, where sites send the sums of their features; see
+            `sums_app`.
         evaluate: Evaluates a model on the server's own test set; it returns a Recall, a mapping
             from names of metrics to numbers, or both as a tuple.
         train_config: Returns the settings of one training: (site, version) -> settings. The tables
@@ -69,13 +77,17 @@ def server_app(
     """
 
     def open_server(context: Context) -> tuple[ServerSettings, Coordinator, FlowerCodec]:
-        chosen = read_server_settings(context.run_config, settings)
+        chosen, method, first = _with_sums(
+            read_server_settings(context.run_config, settings),
+            _choose_strategy(strategy, context.run_config),
+            initial_model,
+            feature_map,
+        )
         _show_log(chosen.log_format)
         Monitor.check(str(chosen.dashboard), chosen.dashboard_token, chosen.alerts)
-        record = record_of(initial_model())
+        record = record_of(first())
         template = TensorTemplate.of(record, statistics)
-        method = _choose_strategy(strategy, context.run_config)
-        codec = FlowerCodec(template, method.needs)
+        codec = FlowerCodec(template, method.needs, _sums_config(chosen, method.needs))
 
         def evaluate_vector(model: Vector) -> EvaluationOutput:
             assert evaluate is not None
@@ -108,6 +120,42 @@ def server_app(
     app = ServerApp()
     app.main()(main)
     return app
+
+
+def _with_sums(
+    settings: ServerSettings,
+    strategy: Any,
+    initial_model: Callable[[], Any] | None,
+    feature_map: Path | str | None,
+) -> tuple[ServerSettings, Any, Callable[[], Any]]:
+    """Return the settings, the strategy and the initial model; where sites send sums, of a map."""
+    name = type(strategy).__name__
+    if strategy.needs.payload is None:
+        if feature_map is not None or initial_model is None:
+            given = "feature_map" if feature_map is not None else "no initial_model"
+            raise BadInput(
+                f"server_app has {given}, and {name} trains a model; give initial_model alone, or "
+                "use a strategy whose sites send sums, such as one-pass"
+            )
+        return settings, strategy, initial_model
+    if feature_map is None or initial_model is not None:
+        given = "initial_model" if initial_model is not None else "no feature_map"
+        raise BadInput(
+            f"server_app has {given}, and the model of {name} is a linear layer of the features; "
+            "give feature_map alone: the file that every site has"
+        )
+    digest, width = feature_map_facts(feature_map)
+    shape = (len(settings.labels), width)
+    zeros = {"weight": np.zeros(shape, np.float32), "bias": np.zeros(shape[0], np.float32)}
+    return replace(settings, feature_map=digest), strategy, lambda: zeros
+
+
+def _sums_config(settings: ServerSettings, needs: Needs) -> dict[str, Any]:
+    """Return what sites must know to send sums; empty for other strategies."""
+    if needs.payload is None:
+        return {}
+    floor = getattr(needs.payload, "floor", 1)
+    return {LABELS: list(settings.labels), FLOOR: floor, FEATURE_MAP: settings.feature_map}
 
 
 def _refusal(problem: FedrawError) -> BadInput:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -27,6 +28,7 @@ from fedraw.server.messages import (
     model_layout,
     read_tensors,
 )
+from fedraw.strategies.protocol import Payload
 
 # Flower's name for its only serialisation, the bytes of a .npy file.
 NPY = "numpy.ndarray"
@@ -53,6 +55,7 @@ class TensorTemplate:
     names: tuple[str, ...]
     headers: Mapping[str, Header]  # of the tensors in the vector
     constants: Mapping[str, Array]  # the integer tensors
+    dtype: np.dtype[Any] = np.dtype(np.float32)  # of the vector
     _spare: SpareMemory = field(init=False, default_factory=SpareMemory, repr=False, compare=False)
 
     @classmethod
@@ -65,6 +68,13 @@ class TensorTemplate:
         constants = {name: record[name] for name in found if name not in floats}
         return cls(layout, tuple(found), headers, constants)
 
+    @classmethod
+    def of_payload(cls, payload: Payload, model: Layout) -> TensorTemplate:
+        """Return the template of what clients send in place of this model."""
+        layout, dtype = payload.layout(model), payload.dtype
+        headers = {own.name: Header.of(dtype, own.shape) for own in layout.segments}
+        return cls(layout, tuple(headers), headers, {}, dtype)
+
     @property
     def nbytes(self) -> int:
         """The number of bytes of the model in a message."""
@@ -75,7 +85,10 @@ class TensorTemplate:
     def read(self, record: ArrayRecord) -> Vector:
         """Return the record as one vector; integer tensors are ignored and may be missing."""
         known = frozenset(self.names)
-        return read_tensors(record, self.layout, known, self._numbers, self._spare.vector)
+        empty = self._spare.vector
+        if self.dtype != np.float32:
+            empty = partial(np.empty, dtype=self.dtype)
+        return read_tensors(record, self.layout, known, self._numbers, empty)
 
     def write(self, vector: Vector) -> ArrayRecord:
         """Return all tensors of the model with their names, shapes and types."""

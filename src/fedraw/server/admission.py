@@ -130,8 +130,29 @@ def scale_of(model: Vector, layout: Layout) -> float:
     return float(np.sqrt(total))
 
 
+def check_feature_map(site: str, found: str, expected: str) -> None:
+    """Refuse sums of the features of another map, which no total could tell from the right ones.
+
+    >>> check_feature_map("north", "ab12", "cd34")
+    Traceback (most recent call last):
+    ...
+    fedraw.errors.RefusedUpdate: client 'north' sent sums of the feature map ab12, and this \
+federation uses cd34; give the site the file of this map
+    """
+    if found != expected:
+        raise RefusedUpdate(
+            f"client {site!r} sent sums of the feature map {found:.12}, and this federation uses "
+            f"{expected:.12}; give the site the file of this map"
+        )
+
+
 def check_norm(
-    site: str, norm: float, norms: Collection[float], scale: float, bound: float
+    site: str,
+    norm: float,
+    norms: Collection[float],
+    scale: float,
+    bound: float,
+    what: str = "changed the model by",
 ) -> None:
     """Refuse an update whose norm exceeds `bound` times the median norm of all sites.
 
@@ -153,7 +174,7 @@ the usual 1; raise norm_bound if such updates are legitimate
         words = f"the usual {usual:.3g}"
     if not norm <= bound * usual or not isfinite(norm):
         raise RefusedUpdate(
-            f"client {site!r} changed the model by {norm:.3g} (norm), more than {bound:g} times "
+            f"client {site!r} {what} {norm:.3g} (norm), more than {bound:g} times "
             f"{words}; raise norm_bound if such updates are legitimate"
         )
 

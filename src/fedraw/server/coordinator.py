@@ -24,6 +24,7 @@ from fedraw.privacy.rounds import LabelRounds, counts_of_score
 from fedraw.server.admission import (
     check_counts,
     check_examples,
+    check_feature_map,
     check_labels,
     check_metrics,
     check_norm,
@@ -50,7 +51,15 @@ from fedraw.server.tasks import (
     TrainReply,
 )
 from fedraw.server.update_protection import UpdateProtection
-from fedraw.strategies.protocol import Needs, Strategy, check, check_form, is_finite
+from fedraw.strategies.protocol import (
+    Expected,
+    Needs,
+    Strategy,
+    check,
+    check_form,
+    finished,
+    is_finite,
+)
 from fedraw.strategies.statistics import with_statistics
 
 LOGGER = logging.getLogger("fedraw.server")
@@ -111,6 +120,8 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
             "remove summaries"
         )
     _refuse_residuals(strategy)
+    if strategy.needs.payload is not None:
+        _check_sums(strategy, settings, layout)
     if 1 < strategy.needs.min_clients == settings.min_clients:
         LOGGER.warning(
             "min_clients = %d equals the number of buffer slots, so the buffer shrinks as soon as "
@@ -323,7 +334,10 @@ class Coordinator:
         else:
             source = tested or self._store.strategy_state
             config = self._train_config(site or "", source.version) if kind == "train" else {}
-            task = Task(number, kind, node, site, deadline, source.version, source.model, config)
+            # A site that sends sums needs no model, and the model is solved when it is read.
+            sends_sums = kind == "train" and self._needs.payload is not None
+            model = None if sends_sums else source.model
+            task = Task(number, kind, node, site, deadline, source.version, model, config)
         pending = PendingTask(task, now, self._store.state.event)
         if kind == "train" and site is not None:
             self._training[site] = pending
@@ -403,11 +417,16 @@ class Coordinator:
             self._training.pop(site, None)
             return
         norm = None
+        sends_sums = self._needs.payload is not None
+        if sends_sums and reply.counts is not None:  # the sums are of these samples
+            self._update_counts(site, reply.counts, now)
         try:
-            update, norm = self._check_update(task, reply)
-            check_norm(
-                site, norm, store.state.norms.values(), store.state.scale, self._settings.norm_bound
+            update, norm = (
+                self._check_sums(task, reply) if sends_sums else (self._check_update(task, reply))
             )
+            what = "sent features of" if sends_sums else "changed the model by"
+            norms, scale = store.state.norms.values(), store.state.scale
+            check_norm(site, norm, norms, scale, self._settings.norm_bound, what)
             if self._protection is not None and task.model is not None:
                 update = self._protection.protect(update, task.model)
             metrics = self._metrics(site, reply)
@@ -425,9 +444,25 @@ class Coordinator:
         self._membership.succeeded(site)
         if self._protection is not None:
             self._protection.count_update(site)
-        if reply.counts is not None:
+        if reply.counts is not None and not sends_sums:
             self._update_counts(site, reply.counts, now)
         self._after_arrival(now)
+
+    def _check_sums(self, task: Task, reply: TrainReply) -> tuple[Update, float]:
+        """Check a reply with sums; return the update and the norm of its features, a sample's."""
+        check_reply(task, reply)
+        site, payload = task.site or "", self._needs.payload
+        assert payload is not None
+        check_feature_map(site, reply.feature_map, self._settings.feature_map)
+        if reply.counts is not None:
+            self._check_label_limits(site, reply.counts)
+        vector = np.ascontiguousarray(reply.vector)
+        update = Update(site, task.version, vector, reply.examples)
+        expected = Expected(payload.layout(self._layout).size, payload.dtype)
+        check(self._store.strategy_state, update, payload=expected)
+        check_examples(site, update.examples, self._store.state.counts[site])
+        update.mark_finite()
+        return update, payload.norm(vector, self._layout)
 
     def _check_update(self, task: Task, reply: TrainReply) -> tuple[Update, float]:
         """Check the reply; return the update and its distance from the model that was sent."""
@@ -515,7 +550,8 @@ class Coordinator:
     # Evaluation and the end
 
     def _after_arrival(self, now: float) -> None:
-        every = self._settings.evaluate_every
+        # A model that is final once all sites were heard is evaluated after each of them.
+        every = 1 if self._needs.finishes else self._settings.evaluate_every
         self._stop_at_limits(now)
         if not self._stopping and every and self.accepted % every == 0:
             self._begin_evaluation(now)
@@ -529,15 +565,25 @@ class Coordinator:
             self._stopping = f"{self.accepted} updates accepted"
         elif seconds is not None and self._store.time(now) >= seconds:
             self._stopping = f"{seconds:.0f} s have passed"
+        elif self._is_final:
+            self._stopping = finished(self._needs, self._store.strategy_state)
         else:
             return
         self._evaluations.current = None
         self._begin_evaluation(now)
 
+    @property
+    def _is_final(self) -> bool:
+        """Whether no further arrival can change the model: all named sites were heard."""
+        state = self._store.strategy_state
+        if finished(self._needs, state) is None:
+            return False
+        return set(self._settings.sites) <= set(map(str, state.contents.clients))
+
     def _begin_evaluation(self, now: float) -> None:
         ready = self._membership.ready
         here = [site for site in self.members if ready(site, now, "evaluate") is not None]
-        self._evaluations.begin(here, now + self._settings.deadline, now)
+        self._evaluations.begin(here, now + self._settings.deadline, now, self._is_final)
         self._end_evaluation(now)
 
     def _end_evaluation(self, now: float) -> None:
@@ -600,6 +646,31 @@ class Coordinator:
     def abandon(self) -> None:
         """Close the folder without writing anything; a restart recovers the federation from it."""
         self._store.log.close()
+
+
+def _check_sums(strategy: Strategy[Any], settings: ServerSettings, layout: Layout) -> None:
+    """Refuse settings that do not go with sums, and settings that sums need."""
+    name = type(strategy).__name__
+    for key, is_set, reason in (
+        ("max_staleness", settings.max_staleness is not None, "sums do not become stale"),
+        ("update_privacy", settings.update_privacy is not None, "sums are not updates of a model"),
+        ("summaries", settings.summaries is not None, "sums contain the exact label counts"),
+        ("serve", settings.serve != "last", "its model is solved and not trained"),
+    ):
+        if is_set:
+            raise BadInput(f"{key} does not go with {name}: {reason}; leave it out")
+    weight = layout.head_weight
+    outputs = 0 if weight is None else weight.shape[0]
+    if len(settings.labels) != outputs:
+        raise BadInput(
+            f"{name} needs the labels in the order of the model's outputs: labels has "
+            f"{len(settings.labels)} names, and the model {outputs} outputs; set labels"
+        )
+    if not settings.feature_map:
+        raise BadInput(
+            f"{name} needs feature_map, the digest of the feature map from which all sites compute "
+            "their sums; give the map's file to server_app"
+        )
 
 
 def _refuse_residuals(strategy: Strategy[Any]) -> None:

@@ -118,6 +118,7 @@ class Evaluation:
     federated: bool
     server_models: float = 0.0  # memory of the strategy's state, in copies of the model
     inferred: InferredLabels | None = None
+    final: bool = False
     to_ask: list[str] = field(default_factory=list)
     awaited: dict[int, str] = field(default_factory=dict)  # sites by the number of the task
 
@@ -152,6 +153,7 @@ class Evaluation:
             inferred=None if self.inferred is None else self.inferred._asdict(),
             sites=len(self.last.local) if self.federated else None,
             serving=average,
+            final=self.final,
         )
 
 
@@ -172,8 +174,11 @@ class Evaluations:
         self._target = target
         self._logged: set[str] = set()  # keys of the notes about the target that are logged
 
-    def begin(self, sites: list[str], due: float, now: float) -> None:
-        """Begin an evaluation at these sites, unless one is running."""
+    def begin(self, sites: list[str], due: float, now: float, final: bool = False) -> None:
+        """Begin an evaluation at these sites, unless one is running.
+
+        `final` says that no further arrival can change the model.
+        """
         if self.current is not None:
             return
         state, event = self._store.strategy_state, self._store.state.event
@@ -190,6 +195,7 @@ class Evaluations:
             self._federated,
             memory,
             inferred,
+            final,
         )
         for tested in current.tested:
             tested.central = self._evaluate_centrally(tested.model, now)

@@ -6,8 +6,9 @@ import json
 import struct
 import zlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -16,6 +17,9 @@ from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.errors import BadInput
 from fedraw.storage.files import PARTIAL, atomic_write, drop_from_page_cache, make_private_folder
+
+# The number types of vectors, by their names in a safetensors file: models, and sums.
+TYPES = {"float32": "F32", "float64": "F64"}
 
 
 @dataclass(frozen=True)
@@ -46,13 +50,28 @@ class Journal:
         for draft in self._folder.glob(f"*{PARTIAL}"):
             draft.unlink()
 
-    def write(self, event: int, update: Update, facts: ArrivalFacts) -> None:
-        """Write the update to disk before returning; an OSError leaves no file."""
+    def write(self, event: int, update: Update, facts: ArrivalFacts) -> Update:
+        """Write the update to disk before returning; an OSError leaves no file.
+
+        Return the update as a strategy gets it: sums, which are in float64, stay on disk, because a
+        strategy keeps those of every client.
+        """
         path = self.path(event)
         data = update.vector.data.cast("B")
         atomic_write(path, _header(event, update, facts, data), data, private=True)
         drop_from_page_cache(path)  # only a restarted server reads it
+        return self._known(event, update)
+
+    def _known(self, event: int, update: Update) -> Update:
+        """Note where the vector of an update is; sums are mapped from their file."""
         self._vectors[event] = ref(update.vector)
+        if update.vector.dtype == np.float32:
+            return update
+        path = self.path(event)
+        start = path.stat().st_size - update.vector.nbytes
+        vector: Any = np.memmap(path, update.vector.dtype, "r", start)
+        self._vectors[event] = ref(vector)
+        return replace(update, vector=vector)
 
     def read(self, event: int) -> tuple[Update, ArrivalFacts]:
         """Return an update and its facts; raise BadInput if the file is damaged or missing."""
@@ -64,8 +83,7 @@ class Journal:
                 f"{path} is damaged or missing, and the federation cannot be restored without it; "
                 "restore it from a backup"
             ) from None
-        self._vectors[event] = ref(update.vector)
-        return update, facts
+        return self._known(event, update), facts
 
     def events(self) -> list[int]:
         """Return the events of all stored updates, in ascending order."""
@@ -97,8 +115,10 @@ def _parse(event: int, content: bytes) -> tuple[Update, ArrivalFacts]:
     """Parse a file; raise an error of any type if a byte is wrong."""
     (length,) = struct.unpack_from("<Q", content)
     start = 8 + length
-    fields = json.loads(json.loads(content[8:start])["__metadata__"]["update"])
-    vector: Vector = np.frombuffer(content, np.float32, offset=start)  # read-only, like its bytes
+    header = json.loads(content[8:start])
+    fields, tensor = json.loads(header["__metadata__"]["update"]), header["vector"]
+    (dtype,) = (kind for kind, name in TYPES.items() if name == tensor["dtype"])
+    vector: Vector = np.frombuffer(content, dtype, offset=start)  # read-only, like its bytes
     facts = ArrivalFacts(**fields.pop("flight"))
     if fields.pop("event") != event:
         raise ValueError("the file belongs to another update")
@@ -127,7 +147,8 @@ def _header(event: int, update: Update, facts: ArrivalFacts, data: memoryview) -
     text = json.dumps(fields)
     checksum = zlib.crc32(data, zlib.crc32(text.encode()))
     metadata = {"update": text, "crc32": f"{checksum:08x}"}
-    tensor = {"dtype": "F32", "shape": [update.vector.size], "data_offsets": [0, data.nbytes]}
+    dtype = TYPES[update.vector.dtype.name]
+    tensor = {"dtype": dtype, "shape": [update.vector.size], "data_offsets": [0, data.nbytes]}
     header = json.dumps({"__metadata__": metadata, "vector": tensor}).encode()
     header += b" " * (-len(header) % 8)
     return struct.pack("<Q", len(header)) + header

@@ -40,9 +40,13 @@ class ServerSettings:
     # By default, the labels that few of the initial sites hold.
     rare_labels: tuple[str, ...] = ()
 
-    # Private label summaries in place of label counts, and the public list of all labels.
+    # Private label summaries in place of label counts, and the public list of all labels. Where
+    # sites send sums, the list has the order of the model's outputs.
     summaries: Privacy | None = None
     labels: tuple[str, ...] = ()
+
+    # The digest of the feature map whose sums sites send; server_app reads it from the map's file.
+    feature_map: str = ""
 
     # Clipping and noise that the server applies to each update before it is used or stored.
     update_privacy: UpdatePrivacy | None = None
@@ -116,7 +120,8 @@ class ServerSettings:
                 f"norm_bound = {self.norm_bound} would refuse ordinary updates; it is a multiple "
                 "of the median norm, so set it above 1"
             )
-        if (self.arrivals, self.seconds, self.target) == (None, None, None):
+        limits = (self.arrivals, self.seconds, self.target)
+        if limits == (None, None, None) and not self.feature_map:
             raise BadInput(
                 "this federation would never end; set arrivals, seconds or target (the first limit "
                 "that is reached ends it)"

@@ -21,6 +21,7 @@ from fedraw.core.layout import Layout
 from fedraw.core.rarity import rare_by_coverage, rare_labels_of
 from fedraw.core.types import Finding, Vector
 from fedraw.core.update import Update
+from fedraw.core.settings import shown
 from fedraw.errors import BadInput, RefusedUpdate, error_context, nearest
 from fedraw.eventlog.log_file import Position
 from fedraw.eventlog.records import (
@@ -197,7 +198,9 @@ class FederationStore:
 
         """
         table = LabelTable.from_counts(counts)
-        answer = self._strategy.start(Setup(model, table, self.identity.layout))
+        sums = self._strategy.needs.payload is not None
+        classes = self.identity.settings["labels"] if sums else None
+        answer = self._strategy.start(Setup(model, table, self.identity.layout, classes))
         strategy_state, receivers = checked_answer(self._strategy, answer)
         scorer = scorer_of(self._strategy.needs, strategy_state)
         labels, rare_labels = _labels_of(scorer, table, rare, coverage)
@@ -321,7 +324,7 @@ class FederationStore:
         """
         self.log.check()
         event = self.state.event + 1
-        self.journal.write(event, update, facts)
+        update = self.journal.write(event, update, facts)
         arrival = self._arrive(event, update, facts)
         for record in (arrival, *self._finding_records(facts.time)):
             self.log.note(record)
@@ -423,6 +426,7 @@ class FederationStore:
             self._refuse_missing_snapshot()
             return
         self._refuse_other_rare_labels(found.state)
+        self._refuse_other_sums()
         last, missing = self.restore(found)
         self.log.remove_torn_line()
         for record in missing:
@@ -523,6 +527,19 @@ class FederationStore:
                 f"{','.join(before.rare_labels)!r}, and this run sets {','.join(configured)!r}; "
                 "set the same labels, or another folder"
             )
+
+    def _refuse_other_sums(self) -> None:
+        """Refuse to add sums of another feature map, or of labels in another order."""
+        first = self.log.first_record()
+        if self._strategy.needs.payload is None or not isinstance(first, StartRecord):
+            return
+        for key, before in first.spec["server"].items():
+            now = self.identity.settings.get(key)
+            if key in ("feature_map", "labels") and now != before:
+                raise BadInput(
+                    f"{self.folder} holds a federation with {key} = {shown(before)}, and this run "
+                    f"sets {shown(now)}; set the same, or another folder"
+                )
 
 
 def state_type_of(strategy: Strategy[Any], min_clients: int, layout: Layout) -> type[State]:

@@ -51,7 +51,8 @@ class TrainReply:
     them and the engine alone matches replies with tasks. If `is_model`, the vector is the trained
     model, and the coordinator computes the difference if the strategy needs one; otherwise the
     vector is what the strategy needs. `counts` are new label counts, if the site declares any, and
-    `metrics` are the metrics of its training.
+    `metrics` are the metrics of its training. A site that sends sums also sends the digest of its
+    feature map.
     """
 
     site: str | None
@@ -63,6 +64,7 @@ class TrainReply:
     counts: Mapping[str, int] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     is_model: bool = False
+    feature_map: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,6 +67,10 @@ class Payload(Protocol):
         """Return where the parts of a message are, for a model with this layout."""
         ...
 
+    def norm(self, message: Any, model: Layout | None) -> float:
+        """Return the size of a message, independent of the number of samples behind it."""
+        ...
+
 
 @dataclass(frozen=True)
 class Needs:

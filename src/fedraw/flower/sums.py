@@ -1,0 +1,188 @@
+"""A site that sends the sums of its features once, for strategies such as one pass.
+
+`sums_app` returns the site's ClientApp. The site's own code reads its samples; the feature map, the
+same file at every site, turns them into features.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from safetensors import SafetensorError, safe_open
+
+from fedraw.core.layout import Layout
+from fedraw.core.sums import LIMIT, MOST_CLIPPED, Sums, SumsShape, share_clipped
+from fedraw.core.types import Ints
+from fedraw.errors import BadInput, nearest
+from fedraw.flower.client import client_app
+from fedraw.flower.messages import (
+    ARRAYS,
+    CONFIG,
+    EXAMPLES,
+    FEATURE_MAP,
+    FLOOR,
+    LABELS,
+    METRICS,
+    SUMS,
+    read_arrays,
+    recall_records,
+)
+from fedraw.flower.tensors import TensorTemplate
+from fedraw.server.results import Recall
+
+# Returns the site's samples and the label of each: (context) -> (inputs, labels).
+Samples = Callable[[Context], tuple[npt.NDArray[Any], Sequence[Any]]]
+
+
+class FeatureMap(Protocol):
+    """A fixed function from samples to vectors, such as a `fedraw.learning.FeatureMap`."""
+
+    @property
+    def digest(self) -> str:
+        """What distinguishes the map from all others."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """The number of features."""
+        ...
+
+    def features(self, inputs: Any) -> npt.NDArray[Any]:
+        """Return one row of features for each sample."""
+        ...
+
+
+def sums_app(
+    samples: Samples, feature_map: FeatureMap | Path | str, *, test: Samples | None = None
+) -> ClientApp:
+    """Return the ClientApp of a site that sends sums of its features instead of training.
+
+    Args:
+        samples: Returns the site's training samples and their labels.
+        feature_map: The file of the feature map, as `FeatureMap.save` writes it, or the map. Every
+            message names its digest, and the server refuses sums of another map.
+        test: Returns the site's test samples and their labels, if the server asks sites to evaluate
+            the model.
+
+    """
+    site = _Site(samples, feature_map, test)
+    app = ClientApp()
+    app.train()(site.send)
+    if test is not None:
+        app.evaluate()(site.evaluate)
+    return client_app(app, label_counts=site.label_counts)
+
+
+def feature_map_facts(path: Path | str) -> tuple[str, int]:
+    """Return the digest and the width of the feature map in a file, without reading its tensors."""
+    try:
+        with safe_open(path, "numpy") as file:
+            recipe = json.loads((file.metadata() or {})["recipe"])
+        return str(recipe["digest"]), int(recipe["width"])
+    except (OSError, SafetensorError, ValueError, LookupError, TypeError) as problem:
+        raise BadInput(
+            f"{path} cannot be read as a feature map ({problem}); write one with FeatureMap.save"
+        ) from None
+
+
+@dataclass(frozen=True)
+class _Site:
+    samples: Samples
+    given: FeatureMap | Path | str
+    test: Samples | None
+
+    @cached_property
+    def feature_map(self) -> FeatureMap:
+        if not isinstance(self.given, str | Path):
+            return self.given
+        from fedraw.learning.feature_maps import load_map  # needs torch, and servers have none
+
+        return load_map(self.given)
+
+    def label_counts(self, context: Context) -> Mapping[str, int]:
+        _, labels = self.samples(context)
+        return Counter(map(str, np.asarray(labels).tolist()))
+
+    def send(self, message: Message, context: Context) -> Message:
+        """Answer a task with the counts, sums and products of the site's samples."""
+        asked = message.content[CONFIG]
+        if LABELS not in asked:
+            raise BadInput(
+                "the server asks this site to train, and it can only send sums; let the server "
+                "use a strategy such as one-pass"
+            )
+        names, floor = [str(name) for name in asked[LABELS]], int(asked[FLOOR])
+        expected, own = str(asked[FEATURE_MAP]), self.feature_map
+        if own.digest != expected:
+            raise BadInput(
+                f"this site has the feature map {own.digest:.12}, and the server expects "
+                f"{expected:.12}; give the site the server's file"
+            )
+        inputs, labels = self.samples(context)
+        numbers = label_numbers(labels, names)
+        if len(numbers) != len(inputs):
+            raise BadInput(
+                f"this site has {len(inputs)} samples and {len(numbers)} labels; give one label "
+                "for each sample"
+            )
+        features = own.features(inputs)
+        if share_clipped(features) > MOST_CLIPPED:
+            raise BadInput(
+                f"{share_clipped(features):.0%} of the features are beyond ±{LIMIT:g}, where sums "
+                "are clipped; use a feature map whose outputs are about 1"
+            )
+        shape = SumsShape(len(names), own.width)
+        found: Any = shape.of_samples(features, numbers, floor)
+        layout = Layout.of([("weight", (shape.labels, shape.features)), ("bias", (shape.labels,))])
+        template = TensorTemplate.of_payload(Sums(floor), layout)
+        records = {
+            ARRAYS: template.write(found),
+            METRICS: MetricRecord({EXAMPLES: len(numbers)}),
+            SUMS: ConfigRecord({FEATURE_MAP: own.digest}),
+        }
+        return Message(RecordDict(records), reply_to=message)
+
+    def evaluate(self, message: Message, context: Context) -> Message:
+        """Test the solved linear layer on the features of the site's test samples."""
+        assert self.test is not None
+        inputs, labels = self.test(context)
+        weights, biases = linear_layer(read_arrays(message.content))
+        names = [str(name) for name in message.content[CONFIG][LABELS]]
+        best = np.argmax(self.feature_map.features(inputs) @ weights.T + biases, axis=1)
+        recall = Recall.of(list(map(str, np.asarray(labels).tolist())), [names[i] for i in best])
+        records = {METRICS: MetricRecord({EXAMPLES: len(best)}), **recall_records(recall)}
+        return Message(RecordDict(records), reply_to=message)
+
+
+def label_numbers(labels: Sequence[Any], names: Sequence[str]) -> Ints:
+    """Return the number of each label among the names.
+
+    >>> label_numbers(["owl", "cat"], ["cat", "owl"]).tolist()
+    [1, 0]
+    """
+    number = {name: i for i, name in enumerate(names)}
+    own = list(map(str, np.asarray(labels).tolist()))
+    unknown = next((label for label in own if label not in number), None)
+    if unknown is not None:
+        raise BadInput(
+            f"this site has the label {unknown!r}, which is not among the server's labels; "
+            f"{nearest(unknown, names)}"
+        )
+    return np.array([number[label] for label in own], np.int64)
+
+
+def linear_layer(record: ArrayRecord) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return the weights and the biases of the solved model."""
+    arrays = [tensor.numpy() for tensor in record.values()]
+    weights = next(own for own in arrays if own.ndim == 2)
+    return weights, next(own for own in arrays if own.ndim == 1)

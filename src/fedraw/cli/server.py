@@ -10,6 +10,7 @@ import typer
 from fedraw.cli import console
 from fedraw.cli.options import Json
 from fedraw.core.text import several
+from fedraw.server.forgetting import forget as forget_site
 from fedraw.server.revocation import revoke as revoke_site
 from fedraw.server.rollback import backup as back_up
 from fedraw.server.rollback import restore_points
@@ -23,7 +24,7 @@ server = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Maintain the folder of a server: verify, back up, roll back, revoke a site.",
+    help="Maintain the folder of a server: verify, back up, roll back, revoke or forget a site.",
 )
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of a server.")]
 
@@ -89,3 +90,19 @@ def revoke(
     """Exclude a site from a federation from now on; its server may be running."""
     revoked = revoke_site(folder, site, undo=undo)
     console.say(f"revoked in {folder}: {several(revoked.sites) if revoked.sites else 'no site'}")
+
+
+@server.command("forget")
+def forget(
+    site: Annotated[str, typer.Argument(metavar="SITE", help="The name of the site.")],
+    folder: Folder,
+) -> None:
+    """Remove everything that a site has sent from a federation of sums, such as one pass.
+
+    The server must not be running. The model is then, byte for byte, that of a federation that
+    never heard the site. To keep the site from sending again, revoke it first.
+    """
+    done = forget_site(folder, site)
+    console.say(f"forgotten in {folder}: {site}; the model has version {done.version}")
+    for line in done.remains:
+        console.say(f"remains: {line}")

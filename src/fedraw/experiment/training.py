@@ -269,7 +269,7 @@ def summing(recipe: Recipe) -> Train:
     shape = SumsShape(recipe.form.outputs, math.prod(recipe.form.input_shape))
 
     def sums_of(job: Job) -> TrainingResult:
-        number, rows = data.of_job(job)
+        _, rows = data.of_job(job)
         features = data.inputs[rows].reshape(rows.stop - rows.start, -1)
         _check_features(job.client, features)
         message: Any = shape.of_samples(features, data.targets[rows], payload.floor)

@@ -30,6 +30,7 @@ from fedraw.server.messages import (
 )
 from fedraw.strategies.protocol import Payload
 
+FLOAT32: np.dtype[Any] = np.dtype(np.float32)
 # Flower's name for its only serialisation, the bytes of a .npy file.
 NPY = "numpy.ndarray"
 
@@ -55,7 +56,7 @@ class TensorTemplate:
     names: tuple[str, ...]
     headers: Mapping[str, Header]  # of the tensors in the vector
     constants: Mapping[str, Array]  # the integer tensors
-    dtype: np.dtype[Any] = np.dtype(np.float32)  # of the vector
+    dtype: np.dtype[Any] = FLOAT32  # of the vector
     _spare: SpareMemory = field(init=False, default_factory=SpareMemory, repr=False, compare=False)
 
     @classmethod

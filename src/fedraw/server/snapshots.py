@@ -191,6 +191,16 @@ class Snapshots:
         needed = set().union(*(manifest["updates"] for manifest in kept.values()))
         self._journal.remove_unused(needed, until=min(list(kept)[-NEWEST:]))
 
+    def replace_all(
+        self, strategy_state: State, state: FederationState, log: Position, time: float
+    ) -> None:
+        """Write a snapshot, then remove all others and all updates that it does not need."""
+        self._newest = None
+        self.write(strategy_state, state, log, time)
+        self._folders.remove_others(state.event)
+        needed = self._folders.manifests()[state.event]["updates"]
+        self._journal.remove_unused(needed, until=state.event)
+
     def read(self, state_type: type[State]) -> Snapshot | None:
         """Return the newest undamaged snapshot, or None if there is no snapshot at all.
 

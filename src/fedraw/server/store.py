@@ -19,9 +19,9 @@ from fedraw.core.aggregation import ServingAverage
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.rarity import rare_by_coverage, rare_labels_of
+from fedraw.core.settings import shown
 from fedraw.core.types import Finding, Vector
 from fedraw.core.update import Update
-from fedraw.core.settings import shown
 from fedraw.errors import BadInput, RefusedUpdate, error_context, nearest
 from fedraw.eventlog.log_file import Position
 from fedraw.eventlog.records import (

@@ -41,6 +41,7 @@ from fedraw.storage import snapshot
 from fedraw.storage.lock import FolderLock
 from fedraw.storage.numbered_folders import VerifiedFolder
 from fedraw.strategies.catalog import CATALOG
+from fedraw.strategies.protocol import State
 from fedraw.strategies.statistics import with_statistics
 
 REMEDY = "restore the folder from a backup"
@@ -310,19 +311,12 @@ def _check_replay(folder: Path, snapshots: list[_StoredSnapshot]) -> Check:
     if not snapshots:
         return check
     facts = snapshots[-1].found.metadata["strategy"]
-    method = CATALOG.get(str(facts["name"]))
-    if method is None:
+    if str(facts["name"]) not in CATALOG:
         check.remark = f"skipped: {facts['name']} is not a strategy of this library"
         return check
-    own = {name: value for name, value in facts.items() if name != "name"}
     try:
-        strategy = method.factory(**checked_settings(method.factory, own, "strategy"))
-        layout = _layout(snapshots[-1].tensors)
-        identity = FederationIdentity(facts, {}, snapshots[-1].tensors, layout)
-        members = list(snapshots[-1].state.counts) or ["site"]
-        strategy = with_statistics(strategy, layout)
-        state_type = state_type_of(strategy, max(len(members), strategy.needs.min_clients), layout)
-        store = FederationStore(folder, strategy, identity, lambda: 0.0)
+        members = len(snapshots[-1].state.counts)
+        store, state_type = stored_federation(folder, facts, snapshots[-1].tensors, members)
     except BadInput as problem:
         check.problems.append(str(problem))
         return check
@@ -348,6 +342,29 @@ def _check_replay(folder: Path, snapshots: list[_StoredSnapshot]) -> Check:
     finally:
         store.log.close()
     return check
+
+
+def stored_federation(
+    folder: Path, facts: Mapping[str, Any], tensors: list[Tensor], members: int
+) -> tuple[FederationStore, type[State]]:
+    """Open the folder of a stopped server with the strategy that its snapshots name.
+
+    Args:
+        folder: The folder.
+        facts: The name and the settings of the strategy.
+        tensors: The tensors of the model.
+        members: The number of sites.
+
+    """
+    method = CATALOG[str(facts["name"])]
+    own = {name: value for name, value in facts.items() if name != "name"}
+    strategy = method.factory(**checked_settings(method.factory, own, "strategy"))
+    layout = _layout(tensors)
+    identity = FederationIdentity(facts, {}, tensors, layout)
+    strategy = with_statistics(strategy, layout)
+    fewest = max(members, 1, strategy.needs.min_clients)
+    state_type = state_type_of(strategy, fewest, layout)
+    return FederationStore(folder, strategy, identity, lambda: 0.0), state_type
 
 
 def _layout(tensors: list[Tensor]) -> Layout:

@@ -131,6 +131,13 @@ class NumberedFolders:
             self._rename_to_draft(path)
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def remove_others(self, number: int) -> None:
+        """Remove all folders but this one."""
+        for path in self._complete():
+            if int(path.stem) != number:
+                shutil.rmtree(self._rename_to_draft(path))
+        sync(self.folder)
+
     def _rename_to_draft(self, path: Path) -> Path:
         """Rename a folder before it is removed: if the process is killed, it is not damaged."""
         draft = self.folder / "draft"

@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, get_origin
 
 import numpy as np
@@ -29,7 +28,7 @@ from fedraw.dashboard.monitor import Monitor, monitored
 from fedraw.errors import BadInput, FedrawError, FolderUnavailable
 from fedraw.flower.loop import run_federation
 from fedraw.flower.messages import FEATURE_MAP, FLOOR, LABELS, FlowerCodec
-from fedraw.flower.sums import feature_map_facts
+from fedraw.flower.sums import GivenMap, feature_map_facts
 from fedraw.flower.tensors import TensorTemplate, record_of
 from fedraw.privacy.budget import Privacy
 from fedraw.privacy.updates import UpdatePrivacy
@@ -52,7 +51,7 @@ def server_app(
     *,
     initial_model: Callable[[], Mapping[str, Any] | ArrayRecord] | None = None,
     strategy: Any = None,
-    feature_map: Path | str | None = None,
+    feature_map: GivenMap | None = None,
     evaluate: Callable[[ArrayRecord], EvaluationOutput] | None = None,
     train_config: Callable[[str, int], Mapping[str, Any]] | None = None,
     statistics: Collection[str] | None = None,
@@ -64,8 +63,8 @@ def server_app(
         initial_model: Returns a state_dict, a mapping from names to arrays, or an ArrayRecord. It
             is left out where sites send sums, because the model is then a linear layer.
         strategy: The strategy; by default the run config's `fedraw.strategy` names it.
-        feature_map: The file of the feature map, where sites send the sums of their features; see
-            `sums_app`.
+        feature_map: The feature map, its file, or a function that returns it, where sites send the
+            sums of their features; see `sums_app`.
         evaluate: Evaluates a model on the server's own test set; it returns a Recall, a mapping
             from names of metrics to numbers, or both as a tuple.
         train_config: Returns the settings of one training: (site, version) -> settings. The tables
@@ -126,7 +125,7 @@ def _with_sums(
     settings: ServerSettings,
     strategy: Any,
     initial_model: Callable[[], Any] | None,
-    feature_map: Path | str | None,
+    feature_map: GivenMap | None,
 ) -> tuple[ServerSettings, Any, Callable[[], Any]]:
     """Return the settings, the strategy and the initial model; where sites send sums, of a map."""
     name = type(strategy).__name__

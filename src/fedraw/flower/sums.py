@@ -62,15 +62,20 @@ class FeatureMap(Protocol):
         ...
 
 
+# A feature map, its file, or a function that returns it.
+GivenMap = FeatureMap | Path | str | Callable[[], FeatureMap]
+
+
 def sums_app(
-    samples: Samples, feature_map: FeatureMap | Path | str, *, test: Samples | None = None
+    samples: Samples, feature_map: GivenMap, *, test: Samples | None = None
 ) -> ClientApp:
     """Return the ClientApp of a site that sends sums of its features instead of training.
 
     Args:
         samples: Returns the site's training samples and their labels.
-        feature_map: The file of the feature map, as `FeatureMap.save` writes it, or the map. Every
-            message names its digest, and the server refuses sums of another map.
+        feature_map: The file of the feature map, as `FeatureMap.save` writes it, or the map, or a
+            function that returns it. Every message names its digest, and the server refuses sums
+            of another map.
         test: Returns the site's test samples and their labels, if the server asks sites to evaluate
             the model.
 
@@ -83,8 +88,12 @@ def sums_app(
     return client_app(app, label_counts=site.label_counts)
 
 
-def feature_map_facts(path: Path | str) -> tuple[str, int]:
-    """Return the digest and the width of the feature map in a file, without reading its tensors."""
+def feature_map_facts(given: GivenMap) -> tuple[str, int]:
+    """Return the digest and the width of a feature map; of a file, without reading its tensors."""
+    if not isinstance(given, str | Path):
+        found = given() if callable(given) else given
+        return found.digest, found.width
+    path = given
     try:
         with safe_open(path, "numpy") as file:
             recipe = json.loads((file.metadata() or {})["recipe"])
@@ -98,13 +107,13 @@ def feature_map_facts(path: Path | str) -> tuple[str, int]:
 @dataclass(frozen=True)
 class _Site:
     samples: Samples
-    given: FeatureMap | Path | str
+    given: GivenMap
     test: Samples | None
 
     @cached_property
     def feature_map(self) -> FeatureMap:
         if not isinstance(self.given, str | Path):
-            return self.given
+            return self.given() if callable(self.given) else self.given
         from fedraw.learning.feature_maps import load_map  # needs torch, and servers have none
 
         return load_map(self.given)

@@ -133,7 +133,7 @@ def whitened_filters(
     weights = found @ whiten
     # A contrast-normalised patch has mean 0, so the mean of a filter changes nothing.
     weights -= weights.mean(axis=1, keepdims=True)
-    return Filters(on_grid(weights), on_grid(-weights @ mean))
+    return Filters(weights, -weights @ mean)
 
 
 def _patches(images: Array, size: int, each: int, rng: np.random.Generator) -> Array:

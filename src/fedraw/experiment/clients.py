@@ -92,6 +92,7 @@ def draw_clients(
         options.data_progress,
         test=None if parts is None else parts.test,
         shares=None if callable(given) else given,
+        own_map=None if parts is None else parts.features,
     )
     if not dataset.has_labels:
         _refuse_rare_labels(spec, dataset)

@@ -41,8 +41,6 @@ from fedraw.learning.random_features import PatchFilters, RandomReLU
 from fedraw.learning.weights import LoadedWeights, load_weights
 from fedraw.storage.files import atomic_write
 
-# The most features of a map: their second moments have 268 MB.
-MAX_WIDTH = 8192
 OWN, RESNET18, CONVOLUTIONS, RELU = "own", "resnet18", "convolutions", "relu"
 
 _FORMAT = "1"
@@ -69,8 +67,10 @@ class FeatureMap:
         normalisation: How pixels are normalised before the module sees them.
 
     >>> small = relu((4,), width=3, seed=1)
-    >>> small, small.features(np.zeros((2, 4), np.float32)).shape
-    (<FeatureMap relu: 3 features of inputs of shape (4,), digest 9f3b>, (2, 3))
+    >>> small
+    <FeatureMap relu: 3 features of inputs of shape (4,), digest 057283d53af7>
+    >>> small.features(np.zeros((2, 4), np.float32)).shape
+    (2, 3)
 
     """
 
@@ -193,7 +193,7 @@ def convolutions(
 
     Args:
         input_shape: Channels, height and width of an image.
-        width: The number of features, up to 8,192.
+        width: The number of features.
         seed: Draws the synthetic images.
 
     """
@@ -208,7 +208,7 @@ def relu(input_shape: tuple[int, ...], width: int | None = None, seed: int = 0) 
 
     Args:
         input_shape: The shape of a sample; images are read as vectors.
-        width: The number of features, up to 8,192.
+        width: The number of features.
         seed: Draws W and b.
 
     """
@@ -400,14 +400,14 @@ def _resnet(
 
 def _width(kind: str, shape: tuple[int, ...], width: int | None) -> int:
     wanted = default_width(kind, shape) if width is None else width
-    if not 1 <= wanted <= MAX_WIDTH:
-        raise BadInput(f"features.width = {wanted} must be from 1 to {MAX_WIDTH:,}")
+    if wanted < 1:
+        raise BadInput(f"width = {wanted} must be a whole number, at least 1")
     return wanted
 
 
 def _seed(seed: int) -> int:
     if seed < 0:
-        raise BadInput(f"features.seed = {seed} must be a whole number from 0 on")
+        raise BadInput(f"seed = {seed} must be a whole number from 0 on")
     return seed
 
 
@@ -427,8 +427,8 @@ def _fixed(
 def _centre_and_unit(outputs: npt.NDArray[Any]) -> tuple[Features, float]:
     """Return the mean of each column, and the root of the mean of their variances, rounded.
 
-    >>> _centre_and_unit(np.array([[0.0, 3.0], [2.0, 3.0]]))
-    (array([1., 3.], dtype=float32), 0.70703125)
+    >>> _centre_and_unit(np.array([[0.0, 3.0], [4.0, 7.0]]))
+    (array([2., 5.], dtype=float32), 2.0)
     """
     _refuse_outputs(outputs, outputs.shape[1], 0)
     values = outputs.astype(np.float64)

@@ -116,9 +116,7 @@ def weights_file(wanted: str, root: Path | None) -> Path:
     return published
 
 
-def feature_map(
-    spec: Spec, input_shape: tuple[int, ...], root: Path | None = None
-) -> FeatureMap:
+def feature_map(spec: Spec, input_shape: tuple[int, ...], root: Path | None = None) -> FeatureMap:
     """Return the map of a spec's [features] for samples of this shape.
 
     With statistics = "estimated", this is the map before its statistics are estimated.
@@ -192,9 +190,7 @@ def _cached_settings(wanted: Features) -> dict[str, Any]:
     return {k: v for k, v in settings.items() if k not in later or v != getattr(Features, k)}
 
 
-def _found_map(
-    spec: Spec, shape: tuple[int, ...], own: Any, root: Path | None
-) -> FoundMap:
+def _found_map(spec: Spec, shape: tuple[int, ...], own: Any, root: Path | None) -> FoundMap:
     """Make the map of the spec, or of the user's own module or function."""
     try:
         from fedraw.learning import feature_maps as maps
@@ -217,7 +213,7 @@ def _found_map(
             normalisation=NORMALISATIONS[normalise],
         )
         facts = _cached_settings(wanted) | {"weights": loaded.sha256, "normalise": normalise}
-        notes = (f"features of {wanted.backbone}, {loaded}", _named_map(made))
+        notes: tuple[str, ...] = (f"features of {wanted.backbone}, {loaded}", _named_map(made))
         if wanted.statistics == "estimated":
             notes += (
                 "the batch-norm statistics of these features are estimated from the images of all "

@@ -1,7 +1,8 @@
 """Synthetic images of overlapping discs, and the filters that are made from their patches.
 
-A dead-leaves image is a pile of opaque discs. Its edges, corners and flat areas occur at all scales,
-as in photographs, so patches of such images are good filters for images that nobody has seen yet.
+A dead-leaves image is a pile of opaque discs. Its edges, corners and flat areas occur at all
+scales, as in photographs, so patches of such images are good filters for images that nobody has
+seen yet.
 
 A patch x of D pixel values is compared with a filter after two steps:
 
@@ -37,8 +38,8 @@ _LARGEST_RADIUS = 0.75
 _COLOUR = 0.1
 # Patches from which the mean and the covariance are estimated.
 _PATCHES = 40_000
-# Weights are rounded to this grid. Processors differ in the last bits of an eigenvalue, and rounding
-# removes these differences, so that a seed gives the same filters everywhere.
+# Weights are rounded to this grid. Processors differ in the last bits of an eigenvalue, and
+# rounding removes these differences, so that a seed gives the same filters everywhere.
 _GRID = 2.0**-14
 
 
@@ -113,7 +114,7 @@ def whitened_filters(
     >>> made.weights.shape, made.bias.shape
     ((5, 9), (5,))
     """
-    channels, height, width = shape
+    _, height, width = shape
     places = (height - size + 1) * (width - size + 1)
     each = min(27, places)
     images = dead_leaves(-(-_PATCHES // each), shape, rng)

@@ -119,8 +119,8 @@ class FeatureMap:
     ) -> Iterator[Features]:
         """Yield the features of consecutive samples, in arrays of up to 32 rows.
 
-        With `statistics="estimated"`, batch norm uses the statistics of these very inputs. They are
-        then no longer features of a fixed map: the statistics are knowledge pooled from all of them.
+        With `statistics="estimated"`, batch norm uses the statistics of these very inputs. The
+        map is then no longer fixed: its statistics are knowledge pooled from all the inputs.
         """
         shape = tuple(inputs[:0].shape[1:])
         if shape != self.input_shape:
@@ -204,7 +204,7 @@ def convolutions(
 
 
 def relu(input_shape: tuple[int, ...], width: int | None = None, seed: int = 0) -> FeatureMap:
-    """Make the map relu(W x + b) with random W and b, for tables and other vectors.
+    """Make the map of random ReLUs for tables and other vectors: max(0, W x + b).
 
     Args:
         input_shape: The shape of a sample; images are read as vectors.
@@ -297,7 +297,9 @@ def load_map(path: Path | str, module: nn.Module | None = None) -> FeatureMap:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except Exception as problem:  # the library has its own errors for damaged files
-        raise BadInput(f"{path} cannot be read as a feature map ({problem}); get it again") from None
+        raise BadInput(
+            f"{path} cannot be read as a feature map ({problem}); get it again"
+        ) from None
     if metadata.get("feature_map") != _FORMAT:
         raise BadInput(
             f"{path} is not a feature map of this version; write one with FeatureMap.save"
@@ -419,7 +421,7 @@ def _fixed(
     inputs = torch.from_numpy(synthetic_inputs(shape)).double()
     precise = copy.deepcopy(module).double()
     with torch.no_grad():
-        outputs = torch.cat([precise(part) for part in inputs.split(_BATCH)]).numpy()
+        outputs = torch.cat([precise(part) for part in torch.split(inputs, _BATCH)]).numpy()
     centre, unit = _centre_and_unit(outputs)
     return FeatureMap(kind, shape, module, centre, unit, recipe)
 

@@ -1,4 +1,4 @@
-"""Networks whose weights are drawn from a seed and never trained: convolutions, and random ReLUs."""
+"""Networks whose weights are drawn from a seed and never trained: convolutions and random ReLUs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ class PatchFilters(nn.Module):
         """Return the features of the images, whose values are from 0 to 1."""
         if self.shrink > 1:
             images = functional.avg_pool2d(images, self.shrink)
-        return torch.cat([self._pooled(part) for part in images.split(self._at_once(images))])
+        return torch.cat(
+            [self._pooled(part) for part in torch.split(images, self._at_once(images))]
+        )
 
     def _pooled(self, images: torch.Tensor) -> torch.Tensor:
         weights, bias = self.get_buffer("weights"), self.get_buffer("bias")

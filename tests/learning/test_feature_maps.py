@@ -351,4 +351,8 @@ def test_a_file_has_its_recipe_in_words(tmp_path: Path) -> None:
     with safe_open(tmp_path / "map.safetensors", "pt") as file:
         recipe = json.loads(file.metadata()["recipe"])
     assert recipe["kind"] == "convolutions"
-    assert (recipe["width"], recipe["recipe"], recipe["input_shape"]) == (40, {"seed": 7}, [1, 8, 8])
+    assert (recipe["width"], recipe["recipe"], recipe["input_shape"]) == (
+        40,
+        {"seed": 7},
+        [1, 8, 8],
+    )

@@ -277,8 +277,8 @@ def own_map(
     recipe = {"module": repr(module) if isinstance(module, nn.Module) else "function"}
     recipe |= {"description": description} if description else {}
     outputs = _outputs(checked, inputs, normalisation)
-    _refuse_changing(checked, inputs, normalisation, outputs)
     centre, unit = _centre_and_unit(outputs)
+    _refuse_changing(checked, inputs, normalisation, outputs)
     return FeatureMap(OWN, shape, checked, centre, unit, recipe, normalisation)
 
 

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "privacy": {"errors", "core", "storage"},
     "strategies": {"errors", "core"},
     "simulation": {"errors", "core", "storage", "eventlog", "strategies"},
-    "learning": {"errors", "core"},
+    "learning": {"errors", "core", "storage"},
     "data": {"errors", "core", "storage"},
     "metrics": {"errors", "core"},
     "server": {"errors", "core", "storage", "eventlog", "strategies", "metrics", "privacy"},

@@ -98,6 +98,7 @@ def draw_clients(
         test=None if parts is None else parts.test,
         shares=None if callable(given) else given,
         needs_features=needs_features,
+        own_map=None if parts is None else parts.features,
     )
     if not dataset.has_labels:
         _refuse_rare_labels(spec, dataset)

@@ -17,12 +17,13 @@ from fedraw.data.dataset import Dataset, Inputs, limit_per_label, long_tail
 from fedraw.data.own_data import Shares, own_dataset, with_shares, with_test
 from fedraw.data.releases import Progress, data_root
 from fedraw.errors import BadInput, MissingExtra
+from fedraw.experiment.parts import digest
 from fedraw.experiment.sections import IMAGENET, OMITTED_AT_DEFAULT, DataSpec, Features
 from fedraw.experiment.spec import Spec
 
 if TYPE_CHECKING:
+    from fedraw.learning.feature_maps import FeatureMap
     from fedraw.learning.features import Features as FeatureArray
-    from fedraw.learning.features import PooledLayers
 
 # The published ImageNet weights, as `fedraw data fetch resnet18` stores them.
 _PUBLISHED = Path("weights") / "resnet18-f37072fd.pth"
@@ -43,6 +44,7 @@ def load_dataset(
     test: Data | None = None,
     shares: Shares | None = None,
     needs_features: bool = False,
+    own_map: Any = None,
 ) -> Dataset:
     """Load the data set of the spec, or the user's own, as features if the spec asks for them.
 
@@ -55,6 +57,7 @@ def load_dataset(
         test: The user's own test data, in place of the data set's.
         shares: The positions of each client's samples, if a list gives them.
         needs_features: Whether features are computed even if the spec has no feature map.
+        own_map: The user's own feature map: a torch module, a function or a FeatureMap.
 
     """
     rng = streams.generator("holdout")
@@ -83,16 +86,41 @@ def load_dataset(
     limits = spec.data.per_label, spec.data.test_per_label
     if limits != (None, None):
         dataset = limit_per_label(dataset, *limits, streams.generator("images"))
-    if spec.features is None or spec.training.kind == "none":
+    has_map = spec.features is not None or own_map is not None
+    if spec.training.kind == "none" or not (has_map or needs_features):
         return dataset
-    return with_features(
-        dataset,
-        spec.features,
-        weights_file(spec.features.weights, root),
-        normalise=spec.data.normalise,
-        device=spec.training.device,
-        progress=progress,
-    )
+    if not has_map:
+        spec = _with_default_map(spec, dataset)
+    found = _found_map(spec, dataset.input_shape, own_map, root)
+    return with_features(dataset, found, spec.training.device, progress)
+
+
+def _with_default_map(spec: Spec, dataset: Dataset) -> Spec:
+    """Return the spec with the feature map of data for which nobody has chosen one.
+
+    Where the spec trains a ResNet-18 from a file of weights, the map is this network, frozen, with
+    the means and deviations of its second and third group. Otherwise the map needs no data.
+    """
+    try:
+        from fedraw.learning.feature_maps import CONVOLUTIONS, default_features
+    except ModuleNotFoundError as missing:
+        raise MissingExtra(missing.name or "torch", "sim") from None
+    shape, weights = dataset.input_shape, spec.training.weights
+    if not dataset.has_inputs:
+        return spec
+    if dataset.inputs.dtype.kind == "i":
+        raise BadInput(
+            f"samples of dataset {dataset.name!r} are whole numbers, such as ids of tokens, for "
+            "which there is no default feature map; give your own: features = a module"
+        )
+    if weights is not None and spec.training.model == "resnet18":
+        wanted = Features(
+            weights, stem=spec.training.stem, layers=(2, 3), pool="mean+std"
+        )
+        return replace(spec, features=wanted)
+    kind, width = default_features(shape)
+    wanted = Features(backbone="convolutions" if kind == CONVOLUTIONS else "relu", width=width)
+    return replace(spec, features=wanted, data=replace(spec.data, normalise="none"))
 
 
 def _named(name: str, wanted: DataSpec) -> DataSpec:
@@ -121,35 +149,35 @@ def weights_file(wanted: str, root: Path | None) -> Path:
     return published
 
 
+def feature_map(spec: Spec, input_shape: tuple[int, ...], root: Path | None = None) -> FeatureMap:
+    """Return the map of a spec's [features] for samples of this shape.
+
+    With statistics = "estimated", this is the map before its statistics are estimated.
+    """
+    if spec.features is None:
+        raise BadInput("this spec has no [features], so there is no feature map; add the section")
+    return _found_map(spec, input_shape, None, root).map
+
+
 def with_features(
-    dataset: Dataset,
-    wanted: Features,
-    weights: Path,
-    *,
-    normalise: str,
-    device: str,
-    progress: Progress | None,
+    dataset: Dataset, found: FoundMap, device: str, progress: Progress | None
 ) -> Dataset:
-    """Replace each image by the vector of features that a frozen backbone computes from it.
+    """Replace each sample by its features under a map, which are cached.
 
     Train and test images of one file are one pool, whose features are computed together. The seeds
     of an experiment draw different test sets from the pool and share its features.
     """
-    if len(dataset.input_shape) != 3:
-        raise BadInput(
-            f"features are computed from images, and samples of {dataset.name!r} have shape "
-            f"{dataset.input_shape}; leave features out"
-        )
-    backbone = _Backbone.load(dataset.input_shape, wanted, weights, normalise, device)
     pool, test_pool = dataset.inputs.everything(), dataset.test_inputs.everything()
-    train = backbone.features_of(dataset.name, pool, progress)
+    if found.map.kind != "own":  # a user's module may begin with an embedding of whole numbers
+        pool, test_pool = pool.as_floats(), test_pool.as_floats()
+    train = found.features_of(dataset.name, pool, device, progress)
     same = test_pool.values is pool.values
-    test = train if same else backbone.features_of(dataset.name, test_pool, progress)
+    test = train if same else found.features_of(dataset.name, test_pool, device, progress)
     return replace(
         dataset,
         inputs=dataset.inputs.same_rows_of(train),
         test_inputs=dataset.test_inputs.same_rows_of(test),
-        notes=(*dataset.notes, f"features of {wanted.backbone}, {backbone.loaded}"),
+        notes=(*dataset.notes, *found.notes),
     )
 
 
@@ -195,70 +223,94 @@ def _cached_settings(wanted: Features) -> dict[str, Any]:
     return {k: v for k, v in settings.items() if k not in later or v != getattr(Features, k)}
 
 
+def _found_map(spec: Spec, shape: tuple[int, ...], own: Any, root: Path | None) -> FoundMap:
+    """Make the map of the spec, or of the user's own module or function."""
+    try:
+        from fedraw.learning import feature_maps as maps
+        from fedraw.learning.inputs import NORMALISATIONS
+    except ModuleNotFoundError as missing:
+        raise MissingExtra(missing.name or "torch", "sim") from None
+    wanted, normalise = spec.features, spec.data.normalise
+    if wanted is not None and wanted.backbone == maps.RESNET18:
+        if len(shape) != 3:
+            raise BadInput(
+                f"features of 'resnet18' are computed from images, and the samples have shape "
+                f"{shape}; leave features out, or use backbone = 'relu'"
+            )
+        made, loaded = maps.resnet18(
+            shape,
+            weights_file(wanted.weights or IMAGENET, root),
+            stem=wanted.stem or "imagenet",
+            layers=wanted.layers,
+            pool=wanted.pool,
+            normalisation=NORMALISATIONS[normalise],
+        )
+        facts = _cached_settings(wanted) | {"weights": loaded.sha256, "normalise": normalise}
+        notes: tuple[str, ...] = (f"features of {wanted.backbone}, {loaded}", _named_map(made))
+        if wanted.statistics == "estimated":
+            notes += (
+                "the batch-norm statistics of these features are estimated from the images of all "
+                "clients and of the test set: pooled knowledge",
+            )
+        return FoundMap(made, notes, facts, wanted.statistics or "stored")
+    if normalise != "none":
+        raise BadInput(
+            f"data.normalise = {normalise!r} is for networks with trained weights; this feature "
+            "map reads pixels from 0 to 1, so set it to 'none'"
+        )
+    if wanted is not None:
+        kind = maps.convolutions if wanted.backbone == maps.CONVOLUTIONS else maps.relu
+        made = kind(shape, wanted.width, wanted.seed)
+    elif isinstance(own, maps.FeatureMap):
+        made = own
+    else:
+        made = maps.own_map(own, shape, description=digest(own))
+    return FoundMap(made, (_named_map(made),), {"map": made.digest})
+
+
+def _named_map(made: FeatureMap) -> str:
+    return f"feature map {made.kind}, {made.width:,} features, digest {made.digest[:16]}"
+
+
 @dataclass(frozen=True, eq=False)
-class _Backbone:
-    """A frozen network that computes features."""
+class FoundMap:
+    """A feature map, and what its cached features depend on."""
 
-    module: PooledLayers
-    loaded: str  # describes what was loaded from the weights file
-    facts: dict[str, Any]  # everything that the features depend on, except the images
-    normalise: str
-    device: str
-    statistics: str
+    map: FeatureMap
+    notes: tuple[str, ...]  # for every result
+    facts: dict[str, Any]  # everything that the features depend on, except the samples
+    statistics: str = "stored"
 
-    @classmethod
-    def load(
-        cls,
-        shape: tuple[int, ...],
-        wanted: Features,
-        weights: Path,
-        normalise: str,
-        device: str,
-    ) -> _Backbone:
-        try:
-            from fedraw.learning.features import backbone, pooled_layers
-            from fedraw.learning.weights import load_weights
-        except ModuleNotFoundError as missing:
-            raise MissingExtra(missing.name or "torch", "sim") from None
-        # The generator does not matter, because every weight comes from the file.
-        module = backbone(wanted.backbone, shape, np.random.default_rng(0), wanted.stem)
-        loaded = load_weights(module, weights)
-        facts = {
-            **_cached_settings(wanted),
-            "weights": loaded.sha256,
-            "version": _FEATURES_VERSION,
-            "normalise": normalise,
-            "device": device,
-        }
-        pooled = pooled_layers(module, wanted.layers, wanted.pool)
-        return cls(pooled, str(loaded), facts, normalise, device, wanted.statistics)
-
-    def features_of(self, name: str, images: Inputs, progress: Progress | None) -> Inputs:
+    def features_of(
+        self, name: str, images: Inputs, device: str, progress: Progress | None
+    ) -> Inputs:
+        """Return the features of the samples from the cache, or compute them now."""
         if not len(images):
-            return Inputs(np.zeros((0, self.module.width), np.float32))
-        facts = self.facts | {"images": images.sha256()}
-        write = partial(self._write, name, images, progress)
+            return Inputs(np.zeros((0, self.map.width), np.float32))
+        facts = self.facts | {"version": _FEATURES_VERSION, "device": device}
+        facts |= {"images": images.sha256()}
+        write = partial(self._write, name, images, device, progress)
         entry = cache.entry(f"{name}-features", facts, write, progress)
         return Inputs(entry.array("features"), sha256=entry.sha256("features"))
 
     def _write(
-        self, name: str, images: Inputs, progress: Progress | None, draft: cache.Draft
+        self,
+        name: str,
+        images: Inputs,
+        device: str,
+        progress: Progress | None,
+        draft: cache.Draft,
     ) -> cache.Facts:
-        draft.write("features", self._chunks(name, images, progress))
-        return {"weights": self.loaded}
+        draft.write("features", self._chunks(name, images, device, progress))
+        return {"map": list(self.notes)}
 
     def _chunks(
-        self, name: str, images: Inputs, progress: Progress | None
+        self, name: str, images: Inputs, device: str, progress: Progress | None
     ) -> Iterator[FeatureArray]:
-        from fedraw.learning.features import features
-        from fedraw.learning.inputs import NORMALISATIONS
-
-        normalisation, done = NORMALISATIONS[self.normalise], 0
-        for chunk in features(
-            self.module,
+        done = 0
+        for chunk in self.map.chunks(
             images,
-            device=self.device,
-            normalisation=normalisation,
+            device=device,
             statistics=self.statistics,  # type: ignore[arg-type]
         ):
             done += len(chunk)

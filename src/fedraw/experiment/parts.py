@@ -45,6 +45,7 @@ class Parts:
     train: Callable[..., Any] | None = None
     test: Any = None
     speeds: Any = None
+    features: Any = None  # a torch module, a function of a batch, or a FeatureMap
     metrics: Mapping[str, Callable[..., float]] = field(default_factory=dict)
 
     @cached_property

@@ -228,7 +228,8 @@ def _input(key: str, record: dict[str, Any]) -> str:
     match key:
         case "data" | "labels":
             source = spec["data"].get("path") or spec["data"]["name"]
-            features = spec.get("features", {}).get("weights")
+            section = spec.get("features", {})
+            features = section.get("weights", section.get("backbone"))
             return f"its data ({source}{f', features of {features}' if features else ''})"
         case "weights":
             return f"its weights ({spec['training'].get('weights')})"

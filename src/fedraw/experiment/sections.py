@@ -43,6 +43,9 @@ MOST_CLIENTS = 10_000_000
 # More events than any experiment simulates; their log would have about 300 GB.
 MOST_EVENTS = 1_000_000_000
 
+# The most features of a map: their second moments have 268 MB.
+MOST_FEATURES = 8192
+
 # Settings (section and key) that were added later. They are written only if they differ from their
 # default, so that runs whose specs and logs do not have them can still be resumed and compared.
 OMITTED_AT_DEFAULT = (
@@ -58,6 +61,8 @@ OMITTED_AT_DEFAULT = (
     ("features", "layers"),
     ("features", "pool"),
     ("features", "standardise"),
+    ("features", "width"),
+    ("features", "seed"),
 )
 
 # Labels and clients by number or by name.
@@ -118,18 +123,45 @@ class DataSpec:
 
 @dataclass(frozen=True)
 class Features:
-    """The frozen backbone whose features replace the pixels."""
+    """The fixed feature map whose features replace the inputs.
 
-    weights: str  # a file, or IMAGENET
-    backbone: Literal["resnet18"] = "resnet18"
-    stem: Literal["imagenet", "cifar"] = "imagenet"
-    statistics: Literal["stored", "estimated"] = "stored"  # of batch norm
+    "resnet18" is a network from a file of weights, for images; "convolutions" are filters from
+    synthetic images, and "relu" random directions for tables, both drawn from a seed.
+    """
+
+    weights: str | None = None  # of resnet18: a file, or IMAGENET
+    backbone: Literal["resnet18", "convolutions", "relu"] = "resnet18"
+    stem: Literal["imagenet", "cifar"] | None = None  # of resnet18; default: imagenet
+    # Of batch norm, in resnet18; default: stored.
+    statistics: Literal["stored", "estimated"] | None = None
     layers: tuple[int, ...] = (4,)  # groups of blocks, counted from the input, 1 to 4
     pool: Literal["mean", "mean+std"] = "mean"  # of a map, over its positions
     standardise: bool = False  # with the means and deviations of the clients' training samples
+    width: int | None = None  # of the others: the number of features; default: by the inputs
+    seed: int = 0  # of the others: draws the filters, which are the same in all seeds of a run
 
     def __post_init__(self) -> None:
         check_types(self, "features")
+        if self.backbone == "resnet18":
+            self._check_resnet18()
+        else:
+            self._check_random()
+
+    def _check_resnet18(self) -> None:
+        if self.weights is None:
+            raise BadInput(
+                "features.weights is missing; backbone = 'resnet18' needs a file of weights or "
+                "'imagenet'. The backbones 'convolutions' and 'relu' need none"
+            )
+        for key, default in (("stem", "imagenet"), ("statistics", "stored")):
+            if getattr(self, key) is None:  # defaults are stored, as every spec has them
+                object.__setattr__(self, key, default)
+        if self.width is not None or self.seed != 0:
+            key = "seed" if self.width is None else "width"
+            raise BadInput(
+                f"features.{key} = {getattr(self, key)} goes with backbone = 'convolutions' or "
+                "'relu'; layers and pool choose the features of 'resnet18'"
+            )
         if not self.layers or set(self.layers) - {1, 2, 3, 4}:
             raise BadInput(
                 f"features.layers = {list(self.layers)} must name layers from 1 to 4, such as "
@@ -139,6 +171,19 @@ class Features:
             raise BadInput(
                 f"features.layers = {list(self.layers)} must be in ascending order, each once"
             )
+
+    def _check_random(self) -> None:
+        for key in ("weights", "stem", "statistics", "layers", "pool"):
+            value = getattr(self, key)
+            if value != getattr(Features, key):
+                raise BadInput(
+                    f"features.{key} = {shown(plain(value))} goes with backbone = 'resnet18', not "
+                    f"with {self.backbone!r}; leave it out"
+                )
+        if self.width is not None and not 1 <= self.width <= MOST_FEATURES:
+            raise BadInput(f"features.width = {self.width} must be from 1 to {MOST_FEATURES:,}")
+        if self.seed < 0:
+            raise BadInput(f"features.seed = {self.seed} must be a whole number from 0 on")
 
 
 @dataclass(frozen=True)

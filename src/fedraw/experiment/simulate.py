@@ -103,7 +103,7 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
     losses: Losses | None = None,
     membership: Membership | None = None,
     costs: Costs | None = None,
-    features: Features | None = None,
+    features: Features | str | Callable[..., Any] | Any = None,
     drift: Drift | None = None,
     label_noise: LabelNoise | None = None,
     misreport: Misreport | None = None,
@@ -162,7 +162,9 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         losses: Probabilities that updates are lost or arrive twice.
         membership: Clients that join and leave during the run.
         costs: The costs of computing and sending, in seconds, bytes and energy.
-        features: Train on the features of a frozen network instead of pixels.
+        features: Train on features of the inputs: `fedraw.Features(...)`, "convolutions", "relu",
+            a torch module or a function that maps a batch of samples to rows of features, or a
+            feature map from `fedraw.learning.feature_maps`.
         drift: A label that moves to other clients, or appears, during the run.
         label_noise: Wrong training labels.
         misreport: Clients that report false label counts.
@@ -299,7 +301,6 @@ _OPTIONAL = {
     "losses": Losses,
     "membership": Membership,
     "costs": Costs,
-    "features": Features,
     "drift": Drift,
     "label_noise": LabelNoise,
     "misreport": Misreport,
@@ -333,6 +334,7 @@ def choose(spec: Spec | None, **wanted: Any) -> tuple[Spec, Parts]:
     chosen.train(given("train"), given("batch"))
     chosen.metrics(given("metrics"), given("rare_labels"))
     chosen.run(**{key: given(key) for key in _RUN})
+    chosen.features(given("features"))
     for name, kind in _OPTIONAL.items():
         chosen.optional(name, given(name), kind)
     return chosen.spec(), chosen.parts()
@@ -502,6 +504,22 @@ class _Chosen:
             _refuse_metric_name(name)
             _refuse_signature(f"metrics[{name!r}]", function, "outputs", "targets")
         self._parts["metrics"] = dict(wanted)
+
+    def features(self, wanted: Any) -> None:
+        if wanted is None:
+            return
+        if isinstance(wanted, str):
+            self._tables["features"] = {"backbone": wanted}
+        elif isinstance(wanted, Features):
+            self._tables["features"] = _table(wanted)
+        elif (callable(wanted) or hasattr(wanted, "digest")) and not isinstance(wanted, type):
+            self._tables.pop("features", None)
+            self._parts["features"] = wanted
+        else:
+            raise BadInput(
+                f"features = {shown(wanted)} are not features; give fedraw.Features(...), "
+                '"convolutions", "relu", a torch module, or a function of a batch of samples'
+            )
 
     def run(self, **wanted: Any) -> None:
         given = {key: plain(value) for key, value in wanted.items() if value is not None}

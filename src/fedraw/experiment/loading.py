@@ -18,7 +18,7 @@ from fedraw.data.own_data import Shares, own_dataset, with_shares, with_test
 from fedraw.data.releases import Progress, data_root
 from fedraw.errors import BadInput, MissingExtra
 from fedraw.experiment.parts import digest
-from fedraw.experiment.sections import IMAGENET, OMITTED_AT_DEFAULT, DataSpec, Features
+from fedraw.experiment.sections import IMAGENET, OMITTED_AT_DEFAULT, TEXT_MODEL, DataSpec, Features
 from fedraw.experiment.spec import Spec
 
 if TYPE_CHECKING:
@@ -108,15 +108,13 @@ def _with_default_map(spec: Spec, dataset: Dataset) -> Spec:
     shape, weights = dataset.input_shape, spec.training.weights
     if not dataset.has_inputs:
         return spec
-    if dataset.inputs.dtype.kind == "i":
+    if spec.training.model == TEXT_MODEL:
         raise BadInput(
-            f"samples of dataset {dataset.name!r} are whole numbers, such as ids of tokens, for "
-            "which there is no default feature map; give your own: features = a module"
+            f"samples of dataset {dataset.name!r} are texts, for which there is no default feature "
+            "map; give your own in Python: features = a module that reads character codes"
         )
     if weights is not None and spec.training.model == "resnet18":
-        wanted = Features(
-            weights, stem=spec.training.stem, layers=(2, 3), pool="mean+std"
-        )
+        wanted = Features(weights, stem=spec.training.stem, layers=(2, 3), pool="mean+std")
         return replace(spec, features=wanted)
     kind, width = default_features(shape)
     wanted = Features(backbone="convolutions" if kind == CONVOLUTIONS else "relu", width=width)

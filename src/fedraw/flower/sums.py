@@ -66,9 +66,7 @@ class FeatureMap(Protocol):
 GivenMap = FeatureMap | Path | str | Callable[[], FeatureMap]
 
 
-def sums_app(
-    samples: Samples, feature_map: GivenMap, *, test: Samples | None = None
-) -> ClientApp:
+def sums_app(samples: Samples, feature_map: GivenMap, *, test: Samples | None = None) -> ClientApp:
     """Return the ClientApp of a site that sends sums of its features instead of training.
 
     Args:

@@ -20,7 +20,7 @@ from fedraw.data.dataset import Array, Dataset, Inputs
 from fedraw.data.own_data import Shares
 from fedraw.data.ragged import Ragged
 from fedraw.errors import BadInput, error_context, nearest
-from fedraw.experiment.loading import load_dataset, standardised
+from fedraw.experiment.loading import DEFAULT_MAP, load_dataset, standardised
 from fedraw.experiment.options import DEFAULTS, Options
 from fedraw.experiment.sections import (
     DEFAULT_CLIENTS,
@@ -89,6 +89,7 @@ def draw_clients(
     default features replace the samples if the spec has no feature map.
     """
     given = None if parts is None else parts.partition
+    own_map = None if parts is None else parts.features
     dataset = load_dataset(
         spec,
         streams,
@@ -97,8 +98,7 @@ def draw_clients(
         options.data_progress,
         test=None if parts is None else parts.test,
         shares=None if callable(given) else given,
-        needs_features=needs_features,
-        own_map=None if parts is None else parts.features,
+        own_map=own_map or (DEFAULT_MAP if needs_features else None),
     )
     if not dataset.has_labels:
         _refuse_rare_labels(spec, dataset)

@@ -30,6 +30,9 @@ _PUBLISHED = Path("weights") / "resnet18-f37072fd.pth"
 # Increased when the computation of features changes, so that cached features are recomputed.
 _FEATURES_VERSION = 1
 
+# Stands for the feature map of data for which nobody has chosen one.
+DEFAULT_MAP = "default"
+
 # A user's own data, in any form that `fedraw.data.own_data` lists.
 Data = Any
 
@@ -43,7 +46,6 @@ def load_dataset(
     *,
     test: Data | None = None,
     shares: Shares | None = None,
-    needs_features: bool = False,
     own_map: Any = None,
 ) -> Dataset:
     """Load the data set of the spec, or the user's own, as features if the spec asks for them.
@@ -56,8 +58,8 @@ def load_dataset(
         progress: Called while images are decoded and features are computed.
         test: The user's own test data, in place of the data set's.
         shares: The positions of each client's samples, if a list gives them.
-        needs_features: Whether features are computed even if the spec has no feature map.
-        own_map: The user's own feature map: a torch module, a function or a FeatureMap.
+        own_map: The user's own feature map: a torch module, a function or a FeatureMap. With
+            DEFAULT_MAP, the default features are computed if the spec has no feature map.
 
     """
     rng = streams.generator("holdout")
@@ -86,11 +88,11 @@ def load_dataset(
     limits = spec.data.per_label, spec.data.test_per_label
     if limits != (None, None):
         dataset = limit_per_label(dataset, *limits, streams.generator("images"))
-    has_map = spec.features is not None or own_map is not None
-    if spec.training.kind == "none" or not (has_map or needs_features):
+    if own_map is DEFAULT_MAP:
+        spec = spec if spec.features is not None else _with_default_map(spec, dataset)
+        own_map = None
+    if spec.training.kind == "none" or (spec.features is None and own_map is None):
         return dataset
-    if not has_map:
-        spec = _with_default_map(spec, dataset)
     found = _found_map(spec, dataset.input_shape, own_map, root)
     return with_features(dataset, found, spec.training.device, progress)
 

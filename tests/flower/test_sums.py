@@ -1,0 +1,227 @@
+"""Sites that send sums: real messages and client apps in memory, then real processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+from safetensors.numpy import load_file
+from tests.flower.deployment import Deployment
+from tests.flower.memory_grid import MemoryGrid, context_of, identity
+
+from fedraw.core.sums import SumsShape, digest
+from fedraw.errors import BadInput
+from fedraw.flower import client_app, server_app, sums_app
+from fedraw.flower.sums import feature_map_facts
+from fedraw.server.forgetting import forget
+from fedraw.strategies.fedraw import FedRAW
+from fedraw.strategies.one_pass import OnePass
+
+pytestmark = pytest.mark.usefixtures("identity")
+assert identity
+
+APP = Path(__file__).parents[2] / "examples" / "flower-one-pass"
+LABELS = ("cat", "dog", "owl")
+NODES = {11: "north", 12: "south", 13: "east"}
+OWN = {"north": {"cat": 30, "dog": 9}, "south": {"cat": 12, "dog": 22}, "east": {"owl": 25}}
+
+
+class Doubled:
+    """A feature map of three numbers, each twice as large."""
+
+    def __init__(self, name: str = "doubled", times: float = 2.0) -> None:
+        self.digest, self.width, self.times = name, 3, times
+
+    def features(self, inputs: Any) -> Any:
+        return self.times * np.asarray(inputs, np.float32)
+
+
+def samples(context: Context) -> tuple[Any, list[str]]:
+    own = OWN[str(context.node_config["site"])]
+    labels = [label for label, count in own.items() for _ in range(count)]
+    rng = np.random.default_rng(sum(map(ord, str(context.node_config["site"]))))
+    return 3 * np.eye(3)[[LABELS.index(own) for own in labels]] + rng.normal(
+        size=(len(labels), 3)
+    ), labels
+
+
+def lead(folder: Path, app: Any = None, strategy: Any = None, **more: Any) -> MemoryGrid:
+    """Run a server until the federation ends."""
+    contexts = {n: Context(1, n, {"site": site}, RecordDict(), {}) for n, site in NODES.items()}
+    grid = MemoryGrid(app or sums_app(samples, Doubled()), contexts, **more.pop("grid", {}))
+    settings = {"folder": folder, "min_clients": 3, "poll": 0.01, "back_off": 0.05,
+                "labels": LABELS, "seconds": 20.0, **more}  # fmt: skip
+    server = server_app(strategy=strategy or OnePass(), feature_map=Doubled, settings=settings)
+    server(grid, Context(1, 1, {}, RecordDict(), {}))
+    return grid
+
+
+def log(folder: Path, kind: str) -> list[dict[str, Any]]:
+    records = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+    return [record for record in records if record["kind"] == kind]
+
+
+def test_every_site_is_asked_once(tmp_path: Path) -> None:
+    grid = lead(tmp_path)
+    assert log(tmp_path, "end")[0]["reason"] == "every member was heard"
+    assert sorted(r["client"] for r in log(tmp_path, "arrival")) == ["east", "north", "south"]
+    asked = [m for m in grid.pushed if m.metadata.message_type == "train"]
+    assert len(asked) == 3
+    assert not any("arrays" in message.content for message in asked)  # no site needs the model
+    model = load_file(tmp_path / "model.safetensors")
+    assert model["weight"].shape == (3, 3)
+    inputs, labels = samples(context_of(site="east"))
+    best = np.argmax(2 * inputs @ model["weight"].T + model["bias"], axis=1)
+    assert np.mean([LABELS[i] == label for i, label in zip(best, labels, strict=True)]) > 0.9
+
+
+def test_the_totals_are_those_of_all_samples(tmp_path: Path) -> None:
+    lead(tmp_path)
+    found = sorted((tmp_path / "updates").glob("*.safetensors"))
+    total = sum(load_file(path)["vector"] for path in found)
+    parts = [samples(context_of(site=site)) for site in OWN]
+    labels = np.array([LABELS.index(label) for _, own in parts for label in own])
+    # A float of twice the input, as the site computes it.
+    inputs = np.concatenate([2.0 * np.asarray(own, np.float32) for own, _ in parts])
+    assert digest(total) == digest(SumsShape(3, 3).of_samples(inputs, labels))
+
+
+def test_sites_may_test_the_solved_model(tmp_path: Path) -> None:
+    lead(tmp_path, sums_app(samples, Doubled(), test=samples), federated_evaluation=True)
+    last = log(tmp_path, "evaluation")[-1]
+    assert last["final"]
+    assert last["sites"] == 3
+    assert set(last["recall"]) == set(LABELS)
+    assert last["metrics"]["GlobalAcc"] > 80
+
+
+def other_labels(context: Context) -> tuple[Any, list[str]]:
+    inputs, labels = samples(context)
+    return inputs, ["kat" if label == "cat" else label for label in labels]
+
+
+def short(context: Context) -> tuple[Any, list[str]]:
+    inputs, labels = samples(context)
+    return inputs[:-1], labels
+
+
+WRONG = [
+    (sums_app(samples, Doubled("tripled")),
+     "this site has the feature map tripled, and the server expects doubled; give the site"),
+    (sums_app(samples, Doubled("doubled", 99.0)), "beyond ±16, where sums are clipped"),
+    (sums_app(other_labels, Doubled()),
+     "the label 'kat', which is not among the server's labels; did you mean 'cat'"),
+    (sums_app(short, Doubled()), "samples and .* labels; give one label for each sample"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("app", "words"), WRONG)
+def test_a_site_that_cannot_send_sums_says_why(app: Any, words: str, tmp_path: Path) -> None:
+    lead(tmp_path, app, seconds=0.6)
+    said = " ".join(str(r["reason"]) for r in log(tmp_path, "note"))
+    assert re.search(words, said), said
+    assert {record["client"] for record in log(tmp_path, "arrival")} <= {"east"}
+
+
+def test_a_message_with_another_map_is_refused_by_the_server(tmp_path: Path) -> None:
+    def tampered(reply: Message) -> Message:
+        if "sums" in reply.content:
+            reply.content["sums"]["fedraw.feature-map"] = "other"
+        return reply
+
+    lead(tmp_path, seconds=0.6, grid={"tamper": tampered})
+    assert "sent sums of the feature map other" in log(tmp_path, "rejected")[0]["reason"]
+
+
+def test_a_site_of_sums_is_not_trained(tmp_path: Path) -> None:
+    contexts = {n: Context(1, n, {"site": site}, RecordDict(), {}) for n, site in NODES.items()}
+    grid = MemoryGrid(sums_app(samples, Doubled()), contexts)
+    settings = {"folder": tmp_path, "min_clients": 3, "poll": 0.01, "seconds": 0.6}
+    model = {"weight": np.zeros((3, 3), np.float32), "bias": np.zeros(3, np.float32)}
+    server = server_app(initial_model=lambda: model, strategy=FedRAW(2), settings=settings)
+    server(grid, Context(1, 1, {}, RecordDict(), {}))
+    said = " ".join(str(r["reason"]) for r in log(tmp_path, "note"))
+    assert "the server asks this site to train, and it can only send sums" in said
+
+
+def test_a_site_that_trains_is_refused_where_sums_are_asked(tmp_path: Path) -> None:
+    def train(arrays: Any, config: Any, context: Context) -> Any:
+        raise AssertionError("never reached, because no model is sent")
+
+    def label_counts(context: Context) -> Mapping[str, int]:
+        return OWN[str(context.node_config["site"])]
+
+    lead(tmp_path, client_app(train=train, label_counts=label_counts), seconds=0.6)
+    assert "record 'arrays' is missing" in " ".join(r["reason"] for r in log(tmp_path, "note"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"strategy": OnePass()}, "server_app has no feature_map"),
+        ({"strategy": OnePass(), "feature_map": Doubled, "initial_model": dict},
+         "server_app has initial_model, and the model of OnePass is a linear layer"),
+        ({"strategy": FedRAW(2), "feature_map": Doubled},
+         "server_app has feature_map, and FedRAW trains a model"),
+        ({"strategy": FedRAW(2)}, "server_app has no initial_model"),
+        ({"strategy": OnePass(), "feature_map": "missing.safetensors"},
+         "missing.safetensors cannot be read as a feature map"),
+    ],
+)  # fmt: skip
+def test_a_server_needs_a_model_or_a_feature_map(
+    arguments: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    settings = {"folder": tmp_path, "seconds": 9.0, "labels": LABELS}
+    app = server_app(settings=settings, **arguments)
+    with pytest.raises(BadInput, match=words):
+        app(MemoryGrid(sums_app(samples, Doubled()), {}), Context(1, 1, {}, RecordDict(), {}))
+
+
+def test_a_server_reads_the_facts_of_a_file_without_torch(tmp_path: Path) -> None:
+    from fedraw.learning.feature_maps import relu
+
+    made = relu((3,), width=5, seed=1)
+    made.save(tmp_path / "map.safetensors")
+    assert feature_map_facts(tmp_path / "map.safetensors") == (made.digest, 5)
+
+
+def read(folder: Path, kind: str) -> list[dict[str, Any]]:
+    path = folder / "events.jsonl"
+    return log(folder, kind) if path.exists() else []
+
+
+@pytest.mark.slow
+def test_the_only_holder_of_two_labels_answers_once_and_dies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Four sites in processes of their own, TLS and keys, as in the example."""
+    folder = tmp_path / "federation"
+    slow = {"delay": 12.0}
+    sites: dict[str, Any] = {"west": {}, "north": slow, "south": slow, "east": slow}
+    with Deployment(tmp_path, sites) as deployment:
+        config = {"fedraw.folder": str(folder), "fedraw.min_clients": 1, "fedraw.absence": 5.0}
+        run = deployment.run_app(APP, config)
+        deadline = time.monotonic() + 300
+        while not read(folder, "arrival") and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert read(folder, "arrival")[0]["client"] == "west"
+        deployment.kill_site("west")
+        assert run.wait(600) == "finished:completed", run.log()
+    last = read(folder, "evaluation")[-1]
+    with capsys.disabled():
+        print(f"\nrecall of 8 and 9: {last['recall']['8']:.1f}, {last['recall']['9']:.1f}; "
+              f"GlobalAcc {last['metrics']['GlobalAcc']:.1f}")  # fmt: skip
+    assert "west" in [record["client"] for record in read(folder, "left")]
+    assert read(folder, "end")[0]["reason"] == "every member was heard"
+    assert min(last["recall"]["8"], last["recall"]["9"]) > 90
+    before = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    forget(folder, "west")
+    assert hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest() != before

@@ -463,8 +463,15 @@ def reached_of(goal: Goal, summaries: Sequence[Mapping[str, Any]]) -> Reached | 
     if None in costs or not costs:
         return None
     by_unit = {unit: tuple(own[unit] for own in costs) for unit in costs[0]}
-    spacing = summaries[0]["spec"].get("run", {}).get("evaluate_every")
-    return Reached(by_unit, tuple(summary["events"] for summary in summaries), spacing)
+    spacing = None  # a model that becomes final is evaluated at intervals of its own
+    if not any(summary.get("final") for summary in summaries):
+        spacing = summaries[0]["spec"].get("run", {}).get("evaluate_every")
+    return Reached(by_unit, tuple(map(_within, summaries)), spacing)
+
+
+def _within(summary: Mapping[str, Any]) -> int:
+    """Return the arrivals of a run; those of its spec if its model was final before."""
+    return _events(summary) if summary.get("final") else summary["events"]
 
 
 def notes_of(rows: Sequence[ComparisonRow]) -> tuple[str, ...]:

@@ -334,7 +334,7 @@ def _caption(rows: Sequence[ComparisonRow], columns: Sequence[MetricColumn]) -> 
 
 def goal_caption(rows: Sequence[ComparisonRow]) -> str:
     """Say what the arrivals to a goal are, and how far apart the evaluations are."""
-    spacings = {own.spacing for row in rows for own in row.reached.values()}
+    spacings = {own.spacing for row in rows for own in row.reached.values()} - {None}
     spacing = spacings.pop() if len(spacings) == 1 else None
     apart = f", {spacing:,} arrivals apart," if spacing else ""
     return (

@@ -322,7 +322,8 @@ class Simulation:
         refused = None
         try:
             self.state, receivers = self._checked_step(Arrived(update))
-            timeline.mid_round = not receivers
+            # A method that finishes asks each client once, and no round waits for the rest.
+            timeline.mid_round = not receivers and not self._needs.finishes
         except RefusedUpdate as refusal:
             refused, receivers = str(refusal), [] if copy is not None else [update.client]
         if copy is not None:  # those that were named after the first copy train already

@@ -162,7 +162,7 @@ def _answer(view: AuditView) -> str:
         f'<div class="answer {CSS_CLASS[advice.verdict]}">'
         f"<p>{SIGN[advice.verdict]} Recommended: <strong>{text(advice.setting)}: </strong>"
         f"{markup(advice.words)}.</p>\n<pre><code>{text(advice.toml)}</code></pre>\n"
-        f'<p class="note">{text(words)}</p></div>'
+        f'<p class="note">{text(words)}</p>\n<p>{text(view.one_pass)}</p></div>'
     )
 
 

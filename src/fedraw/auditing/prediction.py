@@ -103,6 +103,8 @@ class Audit:
     samples: Ints  # by client
     coverage: Ints  # by label: the number of clients that hold it
     fair_share: Floats  # by label: its share of all samples
+    label_samples: Ints  # by label
+    first_heard: Floats  # by label: the time of its fastest holder
     seconds: Floats  # by client
     times_known: bool
     holders_slowness: Floats  # by label: mean time of its holders over the mean time of all clients
@@ -272,6 +274,8 @@ def audit(  # noqa: PLR0913 - one for each fact or choice
         samples=samples,
         coverage=coverage,
         fair_share=table.fair_shares(),
+        label_samples=table.label_totals(),
+        first_heard=_first_heard(table, mean_seconds),
         seconds=mean_seconds,
         times_known=seconds is not None or availability is not None,
         holders_slowness=labels.mean_of_holders(mean_seconds) / mean_seconds.mean(),
@@ -294,6 +298,13 @@ def audit(  # noqa: PLR0913 - one for each fact or choice
         slower=if_slower(coarse, labels, holding, buffer, rules, horizon) if rare_labels else (),
         recommendation=recommend(table.labels, settings, buffer, cap, len(table), baseline),
     )
+
+
+def _first_heard(table: LabelTable, seconds: Floats) -> Floats:
+    """Return by label the time after which a first holder has sent something."""
+    held, first = table.count > 0, np.full(len(table.labels), np.inf)
+    np.minimum.at(first, table.column[held], seconds[table.row_of_entry()[held]])
+    return first
 
 
 def _table(counts: Counts) -> LabelTable:

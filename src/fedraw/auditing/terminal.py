@@ -47,6 +47,7 @@ def brief_parts(view: AuditView, width: int) -> Iterator[RenderableType]:
     caution = "" if advice.verdict == "kept" else "yellow"
     lines += _wrapped(f"Recommendation: {advice}.", width, caution)
     lines += [Text(f"  {line}") for line in advice.toml.splitlines()]
+    lines += _wrapped(view.one_pass, width)
     for words in view.audit.cautions:
         lines += _wrapped(f"Caution: {words}", width, "yellow")
     if advice.method == view.audit.baseline and view.waiting:
@@ -100,6 +101,7 @@ def terminal_parts(view: AuditView) -> Iterator[RenderableType]:
     advice = view.recommendation
     yield Text(f"Recommendation\n{advice}", style="" if advice.verdict == "kept" else "yellow")
     yield Text(f"{SETTINGS}\n{indent(advice.toml, '  ')}\n")
+    yield Text(f"{view.one_pass}\n")
     for words in view.audit.cautions:
         yield Text(f"Caution: {words}", style="yellow")
     yield Text(at_a_glance(view))

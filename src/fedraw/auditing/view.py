@@ -39,7 +39,7 @@ from fedraw.auditing.words import (
     rounded,
     standing_percent,
 )
-from fedraw.core.text import counted
+from fedraw.core.text import counted, duration
 from fedraw.core.types import ClientId, Floats, Ints, Label
 from fedraw.strategies.catalog import SENT
 
@@ -356,6 +356,24 @@ class AuditView:
         )
 
     @property
+    def one_pass(self) -> str:
+        """What one pass would need: no arrivals, but features of a fixed map."""
+        audit = self.audit
+        fewest = int(np.argmin(audit.label_samples))
+        when = "once one of its holders was heard"
+        if audit.times_known:
+            last = int(np.argmax(audit.first_heard))
+            seconds = duration(float(audit.first_heard[last]))
+            when += f" (the last one, label {plain_text(str(audit.labels[last]))}, after {seconds})"
+        samples = counted(int(audit.label_samples[fewest]), "sample")
+        return (
+            "Try one pass first if features of a fixed map are at hand, such as a pre-trained "
+            f"network: every site sends sums once, and a label counts in full {when}. The smallest "
+            f"label, {plain_text(str(audit.labels[fewest]))}, has {samples}. "
+            "docs/explanation/choose.md says when training is better."
+        )
+
+    @property
     def rare_rule(self) -> str:
         """The rule by which the rare labels are rare."""
         if not self.audit.rare_by_coverage:
@@ -497,12 +515,26 @@ def json_document(view: AuditView) -> Iterator[str]:
         "slower": [_slower_json(column) for column in view.slower],
         "methods": {cost.method: _cost_json(cost) for cost in view.costs},
         "recommendation": _recommendation_json(view.recommendation),
+        "one_pass": _one_pass_json(view.audit),
     }
     yield json.dumps(head, indent=2)[:-2] + ',\n  "clients": [\n'
     last = len(view.audit.clients) - 1
     for i in range(last + 1):
         yield f"    {json.dumps(vars(view.client(i)))}{',' if i < last else ''}\n"
     yield "  ]\n}\n"
+
+
+def _one_pass_json(audit: Audit) -> dict[str, Any]:
+    """Return by label its samples and the time until a first holder was heard, if it is known."""
+    heard = audit.first_heard.tolist() if audit.times_known else [None] * len(audit.labels)
+    samples = audit.label_samples.tolist()
+    return {
+        "strategy": "one-pass",
+        "labels": [
+            {"label": label, "samples": n, "first_heard": seconds}
+            for label, n, seconds in zip(audit.labels, samples, heard, strict=True)
+        ],
+    }
 
 
 def _federation_json(view: AuditView) -> dict[str, Any]:

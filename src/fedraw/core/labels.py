@@ -159,10 +159,14 @@ class LabelTable:
         held = self.column if self.count.all() else self.column[self.count > 0]
         return np.bincount(held, minlength=len(self.labels))
 
+    def label_totals(self) -> Ints:
+        """Return the number of samples of each label, over all clients."""
+        sums = np.bincount(self.column, weights=self.count, minlength=len(self.labels))
+        return sums.astype(np.int64)
+
     def fair_shares(self) -> Floats:
         """Return each label's share of all samples, its weight if all samples count equally."""
-        sums = np.bincount(self.column, weights=self.count, minlength=len(self.labels))
-        return np.asarray(sums / self.count.sum(), np.float64)
+        return np.asarray(self.label_totals() / self.count.sum(), np.float64)
 
 
 def whole_counts(values: Sequence[Any] | npt.NDArray[Any], entry: Callable[[int], str]) -> Ints:

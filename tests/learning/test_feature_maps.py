@@ -29,7 +29,6 @@ from fedraw.learning.features import backbone
 from fedraw.learning.inputs import IMAGENET
 from fedraw.learning.random_features import PatchFilters, RandomReLU
 
-
 ROOT = math.sqrt(5)
 
 
@@ -59,9 +58,9 @@ MAPS: dict[str, Callable[[Path], FeatureMap]] = {
 }
 
 
-@pytest.fixture(params=MAPS)
-def one(request: pytest.FixtureRequest, tmp_path: Path) -> FeatureMap:
-    made: FeatureMap = MAPS[request.param](tmp_path)
+@pytest.fixture(params=MAPS, scope="module")
+def one(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FeatureMap:
+    made: FeatureMap = MAPS[request.param](tmp_path_factory.mktemp("weights"))
     return made
 
 
@@ -115,9 +114,10 @@ def test_centre_and_unit_are_taken_from_examples_by_hand() -> None:
     examples = np.array([[0.0], [2.0]], np.float32)
     one = own_map(lambda batch: torch.cat([batch, 3 * batch], dim=1), (1,), examples=examples)
     assert one.unit == pytest.approx(ROOT, rel=1e-3)
-    np.testing.assert_allclose(one.centre, [1, 3], atol=one.unit / 1000)
+    np.testing.assert_allclose(one.centre, np.array([1.0, 3.0]), atol=one.unit / 1000)
     found = one.features(np.array([[1.0], [4.0]], np.float32))
-    np.testing.assert_allclose(found, [[0, 0], [3 / ROOT, 9 / ROOT]], atol=3e-3)
+    wanted = np.array([[0, 0], [3 / ROOT, 9 / ROOT]])
+    np.testing.assert_allclose(found, wanted, atol=3e-3)
 
 
 def test_bytes_are_pixels_from_0_to_255() -> None:

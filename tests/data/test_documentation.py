@@ -13,7 +13,8 @@ from fedraw.experiment.runner import run_seed
 from fedraw.experiment.spec import Spec
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "data.md"
-BEGINNING, *EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+OWN_DATA, FEATURES = PAGE.read_text().split("## Features, ")
+BEGINNING, *EXAMPLES = re.findall(r"```python\n(.*?)```", OWN_DATA, re.DOTALL)
 SPEC = Spec.from_dict(
     {
         "partition": {"kind": "iid", "clients": 3},
@@ -42,3 +43,16 @@ def test_an_example_of_own_data_runs(
 
 def test_every_form_has_an_example() -> None:
     assert len(EXAMPLES) == 14
+
+
+def test_the_examples_of_features_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDRAW_CACHE", str(tmp_path / "cache"))
+    blocks = re.findall(r"```python\n(.*?)```", FEATURES, re.DOTALL)
+    assert len(blocks) == 2
+    names: dict[str, Any] = {"__name__": "docs_features"}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)
+    (seed,) = names["result"]
+    assert any("feature map own, 8 features" in note for note in seed.summary["notes"])
+    assert (tmp_path / "map.safetensors").exists()

@@ -14,7 +14,7 @@ import fedraw
 from fedraw.core.randomness import Streams
 from fedraw.data import cache
 from fedraw.errors import BadInput
-from fedraw.experiment.loading import feature_map, load_dataset
+from fedraw.experiment.loading import feature_map, load_dataset, standardised
 from fedraw.experiment.spec import Spec
 from fedraw.learning.feature_maps import convolutions, relu
 from fedraw.learning.features import backbone
@@ -107,6 +107,7 @@ class TestLoading:
         assert np.array_equal(found.inputs[:50], one.features(plain.inputs[:50]))
         assert np.array_equal(found.test_inputs[:], one.features(plain.test_inputs[:]))
         assert f"feature map convolutions, 40 features, digest {one.digest[:16]}" in found.notes
+        assert (plain.map_digest, found.map_digest) == (None, one.digest)
         spec = Spec.from_dict({"features": CONVOLUTIONS})
         assert feature_map(spec, (1, 8, 8)).digest == one.digest
 
@@ -169,11 +170,13 @@ class TestLoading:
         torch.save(network.state_dict(), tmp_path / "w.pth")
         images = np.random.default_rng(0).integers(256, size=(12, 3, 8, 8)).astype(np.uint8)
         data = fedraw.from_arrays(images, [0, 1] * 6, rng=np.random.default_rng(0))
-        said = {}
+        said, digests = {}, set()
         for statistics in ("stored", "estimated"):
             features = {"weights": str(tmp_path / "w.pth"), "stem": "cifar"}
             spec = Spec.from_dict({"features": features | {"statistics": statistics}})
             said[statistics] = "; ".join(load_dataset(spec, Streams(1), data).notes)
+            digests.add(load_dataset(spec, Streams(1), data).map_digest)
+        assert len(digests) == 2
         assert "pooled knowledge" in said["estimated"]
         assert "pooled knowledge" not in said["stored"]
         assert "feature map resnet18, 512 features, digest" in said["stored"]
@@ -188,6 +191,12 @@ class TestLoading:
             spec = Spec.from_dict({"features": features, "data": data})
             with pytest.raises(BadInput, match=words):
                 load_dataset(spec, Streams(1), flat)
+
+    def test_standardised_features_are_those_of_another_map(self) -> None:
+        plain = loaded(CONVOLUTIONS)
+        rows = [standardised(plain, np.arange(count)).map_digest for count in (50, 60)]
+        assert len({plain.map_digest, *rows}) == 3
+        assert standardised(load_dataset(Spec(), Streams(1)), np.arange(9)).map_digest is None
 
 
 class TestSimulate:

@@ -186,6 +186,7 @@ class Dataset:
         has_labels: False if the samples have neither labels nor groups; all are then one group.
         columns: Named arrays with one value for each training sample, such as the writer of a
             letter. A partition can make a client of each value.
+        map_digest: The digest of the feature map whose features the inputs are; None for others.
 
     >>> two = Inputs(np.zeros((2, 1, 8, 8), dtype=np.float32))
     >>> test = two.select([0])
@@ -208,6 +209,7 @@ class Dataset:
     clients: tuple[ClientId, ...] = ()
     has_labels: bool = True
     columns: Mapping[str, Array] = field(default_factory=dict)
+    map_digest: str | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.label_names)) < len(self.label_names):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -178,6 +179,7 @@ def with_features(
         inputs=dataset.inputs.same_rows_of(train),
         test_inputs=dataset.test_inputs.same_rows_of(test),
         notes=(*dataset.notes, *found.notes),
+        map_digest=found.digest_with(train, test),
     )
 
 
@@ -209,7 +211,15 @@ def standardised(dataset: Dataset, rows: Ints) -> Dataset:
         if same
         else scaled(dataset.test_inputs)
     )
-    return replace(dataset, inputs=train, test_inputs=test)
+    digest = _combined(dataset.map_digest, mean.tobytes(), sd.tobytes())
+    return replace(dataset, inputs=train, test_inputs=test, map_digest=digest)
+
+
+def _combined(map_digest: str | None, *content: bytes) -> str | None:
+    """Return the digest of a map that further numbers have changed."""
+    if map_digest is None:
+        return None
+    return hashlib.sha256(b"".join([map_digest.encode(), *content])).hexdigest()
 
 
 def _cached_settings(wanted: Features) -> dict[str, Any]:
@@ -269,6 +279,7 @@ def _found_map(spec: Spec, shape: tuple[int, ...], own: Any, root: Path | None) 
 
 
 def _named_map(made: FeatureMap) -> str:
+    """Return the note that names a map in every result."""
     return f"feature map {made.kind}, {made.width:,} features, digest {made.digest[:16]}"
 
 
@@ -280,6 +291,15 @@ class FoundMap:
     notes: tuple[str, ...]  # for every result
     facts: dict[str, Any]  # everything that the features depend on, except the samples
     statistics: str = "stored"
+
+    def digest_with(self, *features: Inputs) -> str | None:
+        """Return the digest of the map, with the features that its statistics were estimated from.
+
+        Estimated statistics are in no file, but the features themselves depend on them.
+        """
+        if self.statistics == "stored":
+            return self.map.digest
+        return _combined(self.map.digest, *(own.sha256().encode() for own in features))
 
     def features_of(
         self, name: str, images: Inputs, device: str, progress: Progress | None

@@ -38,6 +38,8 @@ _LARGEST_RADIUS = 0.75
 _COLOUR = 0.1
 # Patches from which the mean and the covariance are estimated.
 _PATCHES = 40_000
+# Of these, at most so many are from the same image.
+_EACH = 60
 # Weights are rounded to this grid. Processors differ in the last bits of an eigenvalue, and
 # rounding removes these differences, so that a seed gives the same filters everywhere.
 _GRID = 2.0**-14
@@ -58,19 +60,20 @@ def dead_leaves(count: int, shape: tuple[int, int, int], rng: np.random.Generato
 
     """
     channels, height, width = shape
-    images = np.full((count, height, width, channels), 0.5)
-    rows, columns = np.arange(height)[:, None], np.arange(width)[None, :]
     small = _SMALLEST_RADIUS
     large = max(2 * small, _LARGEST_RADIUS * max(height, width))
-    for _ in range(_DISCS):
-        share = rng.random(count)
-        radii = (small**-2 - share * (small**-2 - large**-2)) ** -0.5
-        y, x = rng.random(count) * height, rng.random(count) * width
-        grey = rng.random((count, 1))
-        colour = grey + _COLOUR * rng.standard_normal((count, channels))
-        inside = (rows - y[:, None, None]) ** 2 + (columns - x[:, None, None]) ** 2
-        covered = inside <= (radii**2)[:, None, None]
-        images[covered] = np.repeat(colour, covered.sum(axis=(1, 2)), axis=0)
+    share = rng.random((_DISCS, count))
+    squares = 1 / (small**-2 - share * (small**-2 - large**-2))  # of the radii
+    y, x = rng.random((2, _DISCS, count))
+    rows = (np.arange(height) - height * y[..., None]) ** 2
+    columns = (np.arange(width) - width * x[..., None]) ** 2
+    disc = np.zeros((count, height, width), np.int16)  # the uppermost one; the first is everywhere
+    for number in range(1, _DISCS):
+        distance = rows[number, :, :, None] + columns[number, :, None, :]
+        np.putmask(disc, distance <= squares[number, :, None, None], number)
+    grey = rng.random((count, _DISCS, 1))
+    colours = grey + _COLOUR * rng.standard_normal((count, _DISCS, channels))
+    images = colours[np.arange(count)[:, None, None], disc]
     return np.clip(_blurred(images), 0, 1).transpose(0, 3, 1, 2)
 
 
@@ -116,7 +119,7 @@ def whitened_filters(
     """
     _, height, width = shape
     places = (height - size + 1) * (width - size + 1)
-    each = min(27, places)
+    each = min(_EACH, places)
     images = dead_leaves(-(-_PATCHES // each), shape, rng)
     patches = contrast_normalised(_patches(images, size, each, rng))
     mean = patches.mean(axis=0)

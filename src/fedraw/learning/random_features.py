@@ -15,8 +15,6 @@ from fedraw.learning.dead_leaves import FLOOR, Array, on_grid, whitened_filters
 # Images are shrunk by a whole factor until their smaller side is below twice this many pixels.
 _SIDE = 32
 _SMALLEST_SIDE = 4
-# Into how many regions each side of an image is divided.
-GRID = 3
 # The most answers of filters that are held at once.
 _MAX_ANSWERS = 4_000_000
 # Answers of a filter below this are cut off.
@@ -53,8 +51,9 @@ class PatchFilters(nn.Module):
         self.width, self.shrink = width, max(1, min(sides) // _SIDE)
         self.image_shape = channels, sides[0] // self.shrink, sides[1] // self.shrink
         self.size = patch_size(min(self.image_shape[1:]))
+        self.grid = regions(channels * self.size**2)
         # Both signs of a filter, in every region; of the last filter, only some may be used.
-        self.count = -(-width // (2 * GRID**2))
+        self.count = -(-width // (2 * self.grid**2))
         self.register_buffer("weights", torch.zeros(self.count, channels, self.size, self.size))
         self.register_buffer("bias", torch.zeros(self.count))
 
@@ -81,8 +80,8 @@ class PatchFilters(nn.Module):
         # relu(z - a) = max(z, a) - a, which needs no further array of this size.
         negative = answers.clamp(max=-_THRESHOLD)
         positive = answers.clamp_(min=_THRESHOLD)
-        above = functional.adaptive_avg_pool2d(positive, GRID) - _THRESHOLD
-        below = -functional.adaptive_avg_pool2d(negative, GRID) - _THRESHOLD
+        above = functional.adaptive_avg_pool2d(positive, self.grid) - _THRESHOLD
+        below = -functional.adaptive_avg_pool2d(negative, self.grid) - _THRESHOLD
         return torch.stack([above, below], dim=2).flatten(1)[:, : self.width]
 
     def _at_once(self, images: torch.Tensor) -> int:
@@ -110,10 +109,22 @@ class PatchFilters(nn.Module):
 def patch_size(side: int) -> int:
     """Return the side of patches for images whose smaller side is this.
 
-    >>> [patch_size(side) for side in (4, 8, 16, 28, 32)]
-    [2, 3, 4, 5, 5]
+    >>> [patch_size(side) for side in (4, 8, 16, 28, 32, 60)]
+    [2, 3, 4, 5, 6, 6]
     """
-    return min(5, 2 + side // 8)
+    return min(6, 2 + side // 8)
+
+
+def regions(values: int) -> int:
+    """Return into how many regions each side of the image is divided, for patches of D values.
+
+    Patches of few values need few filters, and then more of the features can say where an answer
+    was. Chosen on parts of the training data of digits, EMNIST and CIFAR-10, with seeds 1 and 2.
+
+    >>> regions(25), regions(108)
+    (3, 2)
+    """
+    return 3 if values < 64 else 2
 
 
 class RandomReLU(nn.Module):

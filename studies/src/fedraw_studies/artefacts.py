@@ -43,6 +43,8 @@ ARENA = tuple(
 # Is a label lost, or late? The arena's settings at ten times the length; late.py has the artefacts.
 LATE_DATASETS = ("digits", "ham10000", "isic2019", "emnist")
 LATE = ("late-demo", *(f"late-{dataset}" for dataset in LATE_DATASETS))
+# One pass against methods that train; one_pass.py has the artefacts.
+ONE_PASS = tuple(f"one-pass-{part}" for part in (*LATE_DATASETS, "small", "level", "full"))
 EVERY = (*NAMES, *BEYOND, *EVIDENCE, *OPEN, *CHOICES)
 # Claims refer to these; they have no table.
 SUPPORTING = ("server-state", "benchmark")
@@ -157,6 +159,8 @@ def study_file(name: str) -> dict[str, Any]:
         folder, name = "arena", name.removeprefix("arena-")
     if name == "late":
         folder = "late"
+    if name == "one-pass":
+        folder = "one_pass"
     file = files("fedraw_studies").joinpath(f"{folder}/{name}.toml")
     return tomllib.loads(file.read_text(encoding="utf-8"))
 

@@ -52,6 +52,8 @@ class CellRecord:
     # By evaluation: the virtual time, and the recall of each rare label; older cells have neither.
     times: Sequence[float] = field(default_factory=list)
     rare_curves: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    # Why the last model could not change any more; older cells do not have it.
+    final: str | None = None
     # Metrics of the serving average, if the spec asks for one.
     serving: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -131,6 +133,7 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
         rare_curves={
             label: [_percent(own.recall.get(label)) for own in evaluations] for label in rare
         },
+        final=summary.get("final"),
         serving=_rounded((summary.get("serving") or {}).get("metrics", {})),
     )
 
@@ -177,7 +180,11 @@ def _text(record: CellRecord) -> str:
 def _record(path: Path, content: Any) -> CellRecord:
     if not isinstance(content, dict):
         raise _damaged(path, "it is not a JSON object")
-    needed = [own.name for own in fields(CellRecord) if own.default_factory is MISSING]
+    needed = [
+        own.name
+        for own in fields(CellRecord)
+        if own.default_factory is MISSING and own.default is MISSING
+    ]
     if absent := [name for name in ("format", *needed) if name not in content]:
         raise _damaged(path, f"it has no {several(absent)}")
     try:

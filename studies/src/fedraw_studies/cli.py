@@ -25,6 +25,7 @@ from fedraw_studies.artefacts import (
     EVIDENCE,
     LATE,
     NAMES,
+    ONE_PASS,
     OPEN,
     Scale,
     load_dynamics,
@@ -47,6 +48,7 @@ from fedraw_studies.execute import (
 )
 from fedraw_studies.figures import write_figures
 from fedraw_studies.late_render import is_of_late, write_late
+from fedraw_studies.one_pass_render import is_of_one_pass, write_one_pass
 from fedraw_studies.outcomes import Outcome, outcomes
 from fedraw_studies.overview import write_overview
 from fedraw_studies.plan import Planned, budget, budget_document, load_artefacts, make_plan
@@ -65,10 +67,17 @@ from fedraw_studies.render import (
 DATALESS = ("fig2", DYNAMICS)
 PAPER = (*NAMES, DYNAMICS)
 # The name of a group selects all of its artefacts.
-GROUPS = {"beyond": BEYOND, "evidence": EVIDENCE, "open": OPEN, "arena": ARENA, "late": LATE}
+GROUPS = {
+    "beyond": BEYOND,
+    "evidence": EVIDENCE,
+    "open": OPEN,
+    "arena": ARENA,
+    "late": LATE,
+    "one-pass": ONE_PASS,
+}
 # These are computed and printed on each request by name, and not stored.
 PRINTED = ("table1", "bound")
-KNOWN = (*PAPER, *PRINTED, *GROUPS, *BEYOND, *EVIDENCE, *OPEN, *CHOICES, *ARENA, *LATE)
+KNOWN = (*PAPER, *PRINTED, *GROUPS, *BEYOND, *EVIDENCE, *OPEN, *CHOICES, *ARENA, *LATE, *ONE_PASS)
 
 
 def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
@@ -272,6 +281,7 @@ class _Reproduction:
                 write_documents(_in_tables(every), self.scale.name, self.folder)
                 self._write_arena(every)
                 self._write_late(every)
+                self._write_one_pass(every)
             raise SystemExit(130) from None  # typer.Exit(130) would print a second message
         document = self._write() if self.planned_names else {}
         if dynamics is not None:
@@ -324,6 +334,7 @@ class _Reproduction:
             console.say(f"no overview of all scales: {problem}")
         content |= self._write_arena(outcomes)
         self._write_late(outcomes)
+        self._write_one_pass(outcomes)
         figures: list[Path] = []
         try:
             figures = write_figures(every, self.folder / "figures")
@@ -337,7 +348,7 @@ class _Reproduction:
         asked = [own for own in every if own.name in self.names and own.is_begun]
         if not self.quiet:
             console.write("\n".join(outcome_markdown(outcome) for outcome in asked))
-        if not set(self.names) <= {*ARENA, *LATE}:
+        if not set(self.names) <= {*ARENA, *LATE, *ONE_PASS}:
             console.say(tally(content["claims"]))
             tables = (
                 several([f"{own.name}.md" for own in asked])
@@ -369,6 +380,16 @@ class _Reproduction:
                     console.write(text)
                 console.say(f"lost, or late: {self.folder / 'late.md'}, figures/late-demo.svg")
 
+    def _write_one_pass(self, every: Sequence[Outcome]) -> None:
+        """Write the document of the study of one pass if it was requested, now or earlier."""
+        own = [outcome for outcome in every if is_of_one_pass(outcome)]
+        if own:
+            text = write_one_pass(own, self.scale, self.folder)
+            if set(self.names) & set(ONE_PASS):
+                if not self.quiet:
+                    console.write(text)
+                console.say(f"one pass: {self.folder / 'one-pass.md'}")
+
     def _without_waiting(self, to_run: Sequence[Planned]) -> list[Planned]:
         """Leave out the runs whose settings another artefact must choose first, with a message."""
         loaded = load_artefacts(list({planned.artefact for planned in to_run}), self.scale)
@@ -391,6 +412,8 @@ class _Reproduction:
             ours += ARENA
         if set(self.names) & set(LATE) or (self.folder / "late.md").exists():
             ours += LATE
+        if set(self.names) & set(ONE_PASS) or (self.folder / "one-pass.md").exists():
+            ours += ONE_PASS
         return outcomes(self.folder, self.scale, [*NAMES, *ours], skip_damaged=True)
 
     def _tell_budget(self, plan: Sequence[Planned], to_run: Sequence[Planned]) -> None:
@@ -414,7 +437,7 @@ class _Reproduction:
         """Count the cells that belong to no artefact; the large studies come last."""
         stray = self.work.cells.names() - {planned.name for planned in every}
         if stray:
-            others = load_artefacts((*ARENA, *LATE), self.scale)
+            others = load_artefacts((*ARENA, *LATE, *ONE_PASS), self.scale)
             stray -= {own.name for own in make_plan(others)}
         return len(stray)
 
@@ -457,8 +480,9 @@ def _default_out() -> Path:
 
 
 def _in_tables(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Return the outcomes with a table each; the arena and "late" have their own documents."""
-    return [own for own in outcomes if not is_of_arena(own) and not is_of_late(own)]
+    """Return the outcomes with a table each; the arena, "late" and one pass have their own."""
+    own_documents = (is_of_arena, is_of_late, is_of_one_pass)
+    return [own for own in outcomes if not any(owns(own) for owns in own_documents)]
 
 
 def _refuse_selection(

@@ -51,14 +51,14 @@ def late_rows(dataset: str, scale: Scale) -> Iterator[LateRow]:
     methods = {method.name: method for method in arena.methods}
     for setting in (s for s in arena.settings if s.name in table["settings"]):
         for method in (methods[name] for name in table["methods"] if name in methods):
-            short = _short(arena, dataset, setting, method)
+            short = short_spec(arena, dataset, setting, method)
             run = replace(short.run, events=short.run.events * table["factor"])
             yield LateRow(
                 dataset, setting, method, replace(short, run=run), short.run.events, seeds
             )
 
 
-def _short(arena: Arena, dataset: str, setting: ArenaSetting, method: ArenaMethod) -> Spec:
+def short_spec(arena: Arena, dataset: str, setting: ArenaSetting, method: ArenaMethod) -> Spec:
     """Return the arena's experiment, or that of a data set that is like one of the arena."""
     like = late_file()["datasets"][dataset]["like"]
     row = next(

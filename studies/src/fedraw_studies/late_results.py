@@ -141,6 +141,7 @@ def evaluations_of(record: CellRecord) -> list[EvaluationRecord]:
             server_models=0,
             metrics={"GlobalAcc": everywhere, "AvgRare": rare},
             recall={label: own[n] for label, own in record.rare_curves.items()},
+            final=record.final is not None and n == len(record.curve) - 1,
         )
         for n, (event, everywhere, rare) in enumerate(record.curve)
     ]

@@ -19,6 +19,7 @@ from fedraw_studies.artefacts import (
     EVIDENCE,
     LATE,
     NAMES,
+    ONE_PASS,
     OPEN,
     SUPPORTING,
     Artefact,
@@ -29,6 +30,7 @@ from fedraw_studies.artefacts import (
     refuse_unknown,
 )
 from fedraw_studies.late import late_artefact
+from fedraw_studies.one_pass import one_pass_artefact
 
 # The most important artefacts come first, so that an interrupted plan is still useful.
 _FIRST = (
@@ -43,6 +45,7 @@ ORDER = (
     *CHOICES,
     *ARENA,
     *LATE,
+    *ONE_PASS,
 )
 
 # The settings that every key contains, whatever their values. The names of the committed cells
@@ -162,11 +165,12 @@ def load_artefacts(names: Sequence[str], scale: Scale) -> list[Artefact]:
     Artefacts that the scale does not have are left out.
     """
     for name in names:
-        refuse_unknown(name, (*EVERY, *ARENA, *LATE, *SUPPORTING))
+        refuse_unknown(name, (*EVERY, *ARENA, *LATE, *ONE_PASS, *SUPPORTING))
     own = {name for name in names if name in SUPPORTING or scale.has(name)}
     loaded = [load_artefact(name, scale) for name in (*EVERY, *SUPPORTING) if name in own]
     loaded += [arena_artefact(name, scale) for name in ARENA if name in own]
-    return loaded + [late_artefact(name, scale) for name in LATE if name in own]
+    loaded += [late_artefact(name, scale) for name in LATE if name in own]
+    return loaded + [one_pass_artefact(name, scale) for name in ONE_PASS if name in own]
 
 
 def make_plan(artefacts: Sequence[Artefact]) -> list[Planned]:

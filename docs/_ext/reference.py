@@ -181,6 +181,7 @@ SENDS = {
     "model": "its model",
     "delta": "the difference to the model it started from",
     "residual": "the difference to the model of its last accepted update",
+    "sums": "the sums of the fixed features of its samples, once",
 }
 
 

@@ -111,7 +111,11 @@ def test_fedasync_mixes_statistics_as_it_mixes_weights() -> None:
     np.testing.assert_allclose(statistics(run("fedasync", data)), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", [name for name, m in CATALOG.items() if not m.is_ablation])
+# Where clients send sums, no network has batch norm.
+TRAINING = [n for n, m in CATALOG.items() if not m.is_ablation and n != "one-pass"]
+
+
+@pytest.mark.parametrize("name", TRAINING)
 def test_a_longer_run_learns_and_keeps_variances_positive(name: str) -> None:
     data = two_kinds((4,))
     result = run(name, data, events=30)

@@ -17,7 +17,7 @@ from fedraw.experiment.simulate import simulate
 
 NAMES = [
     "fedavg", "qfedavg", "fedasync", "fedbuff", "fedfa", "ca2fl",
-    "fedraw-dedup-only", "fedraw-weight-only", "fedraw", "fedraw-replay",
+    "fedraw-dedup-only", "fedraw-weight-only", "fedraw", "fedraw-replay", "one-pass",
 ]  # fmt: skip
 
 

@@ -159,7 +159,7 @@ def test_integer_tensors_do_not_count_in_a_norm(form: Any) -> None:
     assert vector(ask(form(silent))) == [6, 8, 10]
 
 
-@pytest.mark.parametrize("name", CATALOG)
+@pytest.mark.parametrize("name", [name for name in CATALOG if name != "one-pass"])
 def test_with_every_method_the_server_gets_the_clipped_update(name: str, tmp_path: Path) -> None:
     """Both sites change w by (6, 8), clipped to norm 5, for methods on models and differences."""
     app = client_app(

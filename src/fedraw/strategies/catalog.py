@@ -543,6 +543,7 @@ _ROWS = (
         "their totals, so the order and the speed of clients do not matter; no network is trained, "
         "and the server stores the sums of every client",
         source="this project",
+        related="the sums of Fed3R, solved as a discriminant",
         demo=True,
     ),
 )

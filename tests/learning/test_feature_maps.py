@@ -53,6 +53,7 @@ MAPS: dict[str, Callable[[Path], FeatureMap]] = {
     "convolutions of colours": lambda _: convolutions((3, 9, 12), width=90),
     "convolutions of large images": lambda _: convolutions((3, 70, 100), width=90),
     "resnet18": lambda folder: fixed_resnet18(folder, layers=(1, 2), pool="mean+std"),
+    "measured resnet18": lambda folder: fixed_resnet18(folder, measured=True),
     "normalised resnet18": lambda folder: fixed_resnet18(folder, normalisation=IMAGENET),
     "own": lambda _: own_map(nn.Sequential(nn.Flatten(), nn.Linear(64, 7)), (1, 8, 8)),
 }
@@ -100,7 +101,9 @@ class TestEveryMap:
             load_map(path, own)
 
 
-@pytest.mark.parametrize("kind", ["relu", "convolutions", "convolutions of colours", "own"])
+@pytest.mark.parametrize(
+    "kind", ["relu", "convolutions", "convolutions of colours", "measured resnet18", "own"]
+)
 def test_features_of_synthetic_inputs_are_about_one_in_size(kind: str, tmp_path: Path) -> None:
     one = MAPS[kind](tmp_path)
     found = one.features(synthetic_inputs(one.input_shape)).astype(np.float64)

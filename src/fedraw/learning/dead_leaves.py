@@ -27,8 +27,12 @@ Array = npt.NDArray[np.float64]
 
 # Keeps patches without contrast from being divided by zero; pixels are between 0 and 1.
 FLOOR = 0.5
-# The share of the largest variance that is added to all variances before whitening.
-EASE = 0.001
+# The share of the largest variance that is added to all variances before whitening. Photographs are
+# served by little of it, drawings by more. Accuracies on parts of the training data that were left
+# out (seed 3 of the filters): CIFAR-10, 1,200 features: 63.4 % at 0.001, 63.8 at 0.01, 61.8 at 0.1;
+# EMNIST, 1,152 features: 81.2 at 0.001 and 84.1 at 0.1 with patches of 5x5; 83.2 at 0.01 and 83.7
+# at 0.1 with patches of 7x7.
+EASE = 0.01
 
 _DISCS = 120
 _SMALLEST_RADIUS = 1.2

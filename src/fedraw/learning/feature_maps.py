@@ -225,18 +225,22 @@ def resnet18(
     layers: tuple[int, ...] = (4,),
     pool: frozen.Pool = "mean",
     normalisation: Normalisation | None = None,
+    measured: bool = False,
 ) -> tuple[FeatureMap, LoadedWeights]:
     """Make the map of a frozen ResNet-18, and say what was loaded from the file of its weights.
 
-    Its outputs are about 1 in size, so its centre is 0 and its unit 1.
+    With `measured`, centre and unit are measured on synthetic images, as those of other maps. By
+    default its features are its plain outputs (centre 0, unit 1), as in every run with [features];
+    some of them can be far from 1 in size, depending on the weights.
     """
     module = _resnet(input_shape, stem, layers, pool)
     loaded = load_weights(module, weights)
     pooled = frozen.pooled_layers(module, layers, pool).eval().requires_grad_(False)
     recipe = {"stem": stem, "layers": list(layers), "pool": pool}
-    centre = np.zeros(pooled.width, np.float32)
-    made = FeatureMap(RESNET18, tuple(input_shape), pooled, centre, 1.0, recipe, normalisation)
-    return made, loaded
+    shape, centre, unit = tuple(input_shape), np.zeros(pooled.width, np.float32), 1.0
+    if measured:
+        centre, unit = _centre_and_unit(_outputs(pooled, synthetic_inputs(shape), normalisation))
+    return FeatureMap(RESNET18, shape, pooled, centre, unit, recipe, normalisation), loaded
 
 
 def own_map(

@@ -77,8 +77,8 @@ def test_a_dataframe_is_read_like_a_file(counts: Any, tmp_path: Path) -> None:
         ),
         (
             SAMPLES,
-            "the DataFrame: row 1, column 'illness': 'flu' is not a count; a label count is a whole "
-            "number from 0 on; or if each row is one sample, count the samples first, for example "
+            "row 1, column 'illness': 'flu' is not a count; a label count is a whole number from 0 "
+            "on; or if each row is one sample, count the samples first, for example "
             "with pandas.crosstab(data['site'], data[...])",
         ),
         (

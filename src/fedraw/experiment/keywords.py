@@ -48,7 +48,10 @@ def _as_keyword(found: re.Match[str]) -> str:
     section, key = found.groups()
     if key not in _KEYS[section]:
         return found[0]
-    return f"train.{key}" if section == "training" and key != "device" else key
+    if section != "training" or key == "device":
+        return key
+    # A remedy ("set training.lr") may be for a function of the user, which has no such settings.
+    return f"train.{key}" if found.string.startswith(" = ", found.end()) else found[0]
 
 
 def in_words_of_python(function: Callable[P, R]) -> Callable[P, R]:

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from fedraw.experiment.cells import Cell, CellProgress
 
 # The keywords that messages of the library name, and the options that have another name.
-_KEYWORD = re.compile(r"\b(resume|force|out|data_root|executor|address|times)=(True|\.\.\.|'[^']*')")
+_KEYWORD = re.compile(
+    r"\b(resume|force|out|data_root|executor|address|times)=(True|\.\.\.|'[^']*')"
+)
 _OPTIONS = {"data_root": "data"}
 
 # Without a terminal: the seconds before the first line about a slow task, and between lines.

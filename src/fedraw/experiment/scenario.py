@@ -136,10 +136,13 @@ class Scenario:
             )
         if self.spec.calibration is not None:
             own += labels_left_out(self.clients)
-        if self.parts.train is None:
-            own += rate_note(self.spec)
-        own += unknown_labels(self.clients)
-        return (*self.clients.dataset.notes, *own, *self._sites())
+        return (*self.clients.dataset.notes, *own, *self.cautions, *self._sites())
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """The notes about a likely mistake: labels that somebody does not know, an absurd rate."""
+        rate = () if self.parts.train is not None else rate_note(self.spec)
+        return (*rate, *unknown_labels(self.clients))
 
     def _sites(self) -> tuple[str, ...]:
         """Return which clients stand for the sites of a recorded federation."""

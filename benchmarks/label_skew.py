@@ -19,10 +19,10 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Any
 
-from benchmarks.machine import headline
+from benchmarks.machine import headline, mean_and_spread
 
 import fedraw
 from fedraw.experiment.calibrating import calibrated
@@ -85,7 +85,7 @@ def measured(spec: Spec, place: Path, jobs: int) -> str:
     cells = []
     for metric in METRICS:
         tail = [float(run.summary["tail"][metric]) for run in runs]
-        cells.append(f"{fmean(tail):.1f} ± {pstdev(tail):.1f}")
+        cells.append(mean_and_spread(tail))
     for metric in METRICS:
         last = fmean(float(run.summary["metrics"][metric]) for run in runs)
         cells.append(f"{last:.1f} → {fmean(metrics[metric] or 0.0 for metrics in after):.1f}")

@@ -1,12 +1,14 @@
-"""The command, the date and the machine of a measurement."""
+"""What the benchmarks print alike: command, date and machine of a measurement, and spreads."""
 
 from __future__ import annotations
 
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+from statistics import fmean, stdev
 
 
 def headline() -> str:
@@ -17,6 +19,16 @@ def headline() -> str:
         f"{command}: {date.today()}, {os.cpu_count()} cores ({processor()}), "
         f"Python {platform.python_version()}, load before {load:.1f}"
     )
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """Return the mean and the sample standard deviation as text.
+
+    >>> mean_and_spread([1.0, 3.0]), mean_and_spread([1.0])
+    ('2.0 ± 1.4', '1.0')
+    """
+    mean = f"{fmean(values):.1f}"
+    return mean if len(values) == 1 else f"{mean} ± {stdev(values):.1f}"
 
 
 def processor() -> str:

@@ -9,7 +9,7 @@ docs/research/dynamics.md.
 from __future__ import annotations
 
 import numpy as np
-from benchmarks.machine import headline
+from benchmarks.machine import headline, mean_and_spread
 
 from fedraw.auditing.methods import Buffer
 from fedraw.auditing.presence import arrival_shares, group_presence
@@ -44,7 +44,7 @@ def main() -> None:
         cells = []
         for buffer in ("window", "dedup"):
             found = [present(rare, ratio, buffer, seed) for seed in range(1, 31)]
-            cells.append(f"{np.mean(found):5.1f} ± {np.std(found):3.1f}")
+            cells.append(mean_and_spread(found))
         print(f"{name:42} {cells[0]:>12} {cells[1]:>12}   {paper}")
 
 

@@ -20,11 +20,11 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
-from benchmarks.machine import headline
+from benchmarks.machine import headline, mean_and_spread
 
 import fedraw
 
@@ -110,7 +110,7 @@ def table(records: Sequence[Mapping[str, Any]]) -> str:
             metric = "worst label" if setting in BY_WORST_LABEL else "AvgRare"
             values = [r[metric] for r in runs]
             accuracy = fmean(r["GlobalAcc"] for r in runs)
-            cells.append(f"{fmean(values):.1f} ± {pstdev(values):.1f} ({accuracy:.1f})")
+            cells.append(f"{mean_and_spread(values)} ({accuracy:.1f})")
         rare = [r for r in records if r["method"] == method and r["setting"] in WITH_RARE_LABELS]
         mean = fmean(r["AvgRare"] for r in rare)
         lines.append(f"| {method} | {' | '.join(cells)} | {mean:.1f} |")

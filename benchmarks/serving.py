@@ -13,7 +13,7 @@ import argparse
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 
 from benchmarks.machine import headline
 
@@ -54,7 +54,7 @@ def mean_and_sd(
 ) -> str:
     """Return the mean and the sd of a metric as text."""
     tails = [[(pair[which][metric] or 0.0) for pair in curve[-LAST:]] for curve in values]
-    return f"{fmean(map(fmean, tails)):.1f} ± {fmean(map(pstdev, tails)):.1f}"
+    return f"{fmean(map(fmean, tails)):.1f} ± {fmean(map(stdev, tails)):.1f}"
 
 
 def main() -> None:

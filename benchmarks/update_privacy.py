@@ -13,10 +13,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from statistics import fmean, pstdev
+from statistics import fmean
 
 import torch
-from benchmarks.machine import headline
+from benchmarks.machine import headline, mean_and_spread
 from torch import nn
 from torch.nn import functional
 
@@ -66,7 +66,7 @@ def recall(result: fedraw.Result, labels: Sequence[str], seeds: Sequence[int]) -
     for seed in seeds:
         rows = [i for i, row_seed in enumerate(found["seed"]) if row_seed == seed][-TAIL:]
         of_seed.append(fmean(found[label][i] for label in labels for i in rows))
-    return f"{fmean(of_seed):.1f} ± {pstdev(of_seed):.1f}"
+    return mean_and_spread(of_seed)
 
 
 def row(method: str, noise: float | None, seeds: Sequence[int], events: int) -> str:

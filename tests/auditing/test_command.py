@@ -187,6 +187,16 @@ def test_the_short_form_has_the_answer_first_and_at_most_25_lines(
     assert len(audit(folder, "-v").stdout.splitlines()) > 25
 
 
+def test_the_short_form_says_how_many_labels_it_leaves_out(folder: Path) -> None:
+    rows = "".join(f"{site},illness {i},50\n" for site in "abcd" for i in range(30))
+    (folder / "labels.csv").write_text(f"{COUNTS}{rows}")
+    *lines, last = audit(folder).stdout.splitlines()
+    shown = sum(line.startswith("illness ") for line in lines)
+    assert 0 < shown < 30
+    left_out = int(last.split()[0])
+    assert left_out >= 30 - shown and "labels left out; -v shows more" in last
+
+
 def test_a_label_that_the_run_is_too_short_for_is_late(folder: Path) -> None:
     found = document(folder, "--arrivals", "24")
     benign = next(row for row in found["labels"] if row["label"] == "benign")

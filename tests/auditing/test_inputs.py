@@ -30,6 +30,8 @@ LONG = [
     {"site": 1, "label": "flu", "count": 5}, {"site": 1, "label": "cold", "count": 5},
     {"site": 2, "label": "cold", "count": 9},
 ]  # fmt: skip
+SAMPLES = pandas.DataFrame({"site": [1, 1, 2], "illness": ["flu", "cold", "cold"]})
+ROWS = pandas.DataFrame({"site": [1] * 10 + [2] * 9, "illness": ["flu"] * 5 + ["cold"] * 14})
 WIDE = pandas.DataFrame({"site": [1, 2], "flu": [5, np.nan], "cold": [5, 9]})
 
 
@@ -41,8 +43,9 @@ WIDE = pandas.DataFrame({"site": [1, 2], "flu": [5, np.nan], "cold": [5, 9]})
         WIDE,
         WIDE.set_index("site"),
         pandas.DataFrame(LONG).pivot(index="site", columns="label", values="count"),
+        pandas.crosstab(ROWS["site"], ROWS["illness"]),
     ],
-    ids=["long", "client", "wide", "index", "pivot"],
+    ids=["long", "client", "wide", "index", "pivot", "crosstab"],
 )
 def test_a_dataframe_is_read_like_a_file(counts: Any, tmp_path: Path) -> None:
     path = tmp_path / "counts.csv"
@@ -71,6 +74,16 @@ def test_a_dataframe_is_read_like_a_file(counts: Any, tmp_path: Path) -> None:
         (
             pandas.DataFrame([*LONG, LONG[0]]),
             "the DataFrame: row 4: client '1' and label 'flu' are already on row 1; keep one row",
+        ),
+        (
+            SAMPLES,
+            "row 1, column 'illness': 'flu' is not a count; a label count is a whole number from 0 "
+            "on; or if each row is one sample, count the samples first, for example "
+            "with pandas.crosstab(data['site'], data[...])",
+        ),
+        (
+            SAMPLES.assign(illness=1),
+            "keep one row for each client; or if each row is one sample, count the samples first",
         ),
         (pandas.DataFrame(), "the DataFrame has no columns; give the columns site, label and"),
         (WIDE.iloc[:0], "the DataFrame: there are no rows below the header; add some"),

@@ -344,7 +344,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: Columns(frame(site=[0.5, 1] * 4), labels="y", client="site"),
         "client = 'site': column 'site' have type float64",
     ),
-    "a constant": (lambda: Columns(frame(d=7), labels="y"), "in every row of 'd'; leave such"),
+    "a constant": (lambda: Columns(frame(d=7), labels="y"), "in every row of 'd', and nothing"),
     "one label": (lambda: Columns(frame(d="x"), labels="d"), "every row has the label x"),
     "the same name twice": (
         lambda: Columns(pandas.concat([frame(), frame()], axis=1), labels="y"),

@@ -109,6 +109,7 @@ def trained(lr: float) -> Result:
 
 
 @pytest.mark.filterwarnings("ignore:.*updates were refused")
+@pytest.mark.filterwarnings("ignore:train.lr = 1e.06 is far above useful")
 def test_a_collapsed_model_is_marked_and_never_the_best() -> None:
     """At a learning rate of 1e6 the model predicts one label for every sample."""
     rows = compare([*trained(0.1), *trained(1e6)])

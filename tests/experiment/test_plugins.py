@@ -156,6 +156,7 @@ def test_two_plugins_of_one_name_are_not_mixed_up(spec: Path, tmp_path: Path) ->
         import_plugin(module.stem, str(tmp_path / "other"))
 
 
+@pytest.mark.filterwarnings("ignore:the test set has labels that no client holds")
 def test_the_command_line_refuses_a_run_whose_parts_only_python_has(tmp_path: Path) -> None:
     fedraw.simulate(
         partition=lambda labels, classes, rng: [range(9), range(9, 20)],

@@ -81,6 +81,7 @@ def test_the_summary_is_what_the_log_comes_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*the model never changed")
+@pytest.mark.filterwarnings("ignore:the test set has labels that no client holds")
 def test_files_do_not_grow_with_the_square_of_the_labels(tmp_path: Path) -> None:
     # A dense matrix of 1,500 labels is 4.5 MB of JSON, and ten times that when it is indented.
     labels = np.arange(1500).repeat(2)

@@ -255,10 +255,10 @@ def test_indices_divide_the_data_as_a_function_does() -> None:
         ({"metrics": [max]}, "must be functions by name"),
         ({"metrics": {"a": 1}}, "must be functions by name"),
         ({"rare_labels": "89"}, "rare_labels = '89' must be a list of labels"),
-        ({"events": 10.5}, "run.events = 10.5 must be a whole number"),
+        ({"events": 10.5}, "^events = 10.5 must be a whole number"),
         ({"events": 9 * 10**18}, "must be at most 1,000,000,000"),
-        ({"seeds": [1, 1]}, "run.seeds has 1 twice"),
-        ({"seeds": "42"}, "run.seeds = '42' must be a list"),
+        ({"seeds": [1, 1]}, "^seeds has 1 twice"),
+        ({"seeds": "42"}, "^seeds = '42' must be a list"),
         ({"drift": {"kind": "move"}}, r"drift = .*: give fedraw.Drift\(...\)"),
         ({"jobs": 0}, "jobs = 0 must be a whole number, at least 1"),
         ({"out": 3}, "out = 3 must be a path"),
@@ -266,7 +266,7 @@ def test_indices_divide_the_data_as_a_function_does() -> None:
         ({"resume": True}, "only a run with a folder can be resumed"),
         ({"callbacks": [3]}, "callbacks has 3; give functions"),
         ({"executor": "threads"}, "executor = 'threads' is unknown"),
-        ({"device": 3}, "training.device = 3 must be a text"),
+        ({"device": 3}, "^device = 3 must be a text"),
         ({"data": "digts"}, "digts"),
         (
             {"strategy": "fedraw", "buffer": 3},
@@ -282,7 +282,13 @@ def test_indices_divide_the_data_as_a_function_does() -> None:
         ),
         ({"lr": 0.5}, r"lr = 0.5 is a setting of train; write train=fedraw.SGD\(lr=0.5\)"),
         ({"alpha": 1}, r"a setting of partition; write partition=fedraw.Dirichlet\(alpha=1\)"),
-        ({"strategy": "fedraw", "bufer": 3}, "has no argument 'bufer'; did you mean 'buffer'"),
+        (
+            {"strategy": "fedraw", "bufer": 3},
+            r"'bufer'; did you mean 'buffer', a setting of strategy=fedraw.FedRAW\(...\)\?",
+        ),
+        ({"rare_labels": [99]}, "^rare_labels = 99: dataset 'digits' has no label number 99"),
+        ({"evaluate_every": 0}, "^evaluate_every = 0 must be at least 1"),
+        ({"receivers": "rare-first"}, "; set concurrency below partition.clients = "),
         ({"evaluate_evry": 9}, "has no argument 'evaluate_evry'; did you mean 'evaluate_every'"),
     ],
 )
@@ -338,7 +344,10 @@ def test_labels_that_somebody_does_not_know_are_named(
     wanted: dict[str, Any], notes: list[str]
 ) -> None:
     given = {"partition": fedraw.IID(clients=2), "strategy": "fedavg", "events": 4, "seeds": [1]}
-    result = fedraw.simulate(**cast(Any, given), train="none", **wanted)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        result = fedraw.simulate(**cast(Any, given), train="none", **wanted)
+    assert [str(warning.message) for warning in said] == notes
     start = next(r for r in result[1].records() if isinstance(r, StartRecord))
     assert list(start.notes) == notes
     assert all(note in repr(fedraw.compare(result)) for note in notes)
@@ -359,7 +368,7 @@ def test_a_model_that_does_not_fit_is_told_what_the_samples_are() -> None:
         fedraw.simulate(data=(x, y), model=model, **given)
     with pytest.raises(BadInput, match=r"labels of dataset 'arrays' have a float type"):
         fedraw.simulate(data=(x, y.astype(float)), model="linear", **given)
-    with pytest.raises(BadInput, match=r"metrics.rare_labels = \[1\]: the labels .* float type"):
+    with pytest.raises(BadInput, match=r"^rare_labels = \[1\]: the labels .* float type"):
         fedraw.simulate(data=(x, y.astype(float)), model="linear", rare_labels=[1], **given)
 
 
@@ -543,7 +552,13 @@ def test_an_own_strategy_is_never_logged_as_a_published_method() -> None:
     assert result.spec["parts"] == {"strategy": "own-fedbuff"}
 
 
+def test_an_absurd_learning_rate_is_told() -> None:
+    with pytest.warns(UserWarning, match=r"^train.lr = 1000 is far above useful learning rates"):
+        fedraw.simulate(**TRAINED | {"train": fedraw.SGD(lr=1000)})
+
+
 @pytest.mark.filterwarnings("ignore:.*the model never changed")
+@pytest.mark.filterwarnings("ignore:train.lr = 1e.39 is far above useful")
 def test_updates_that_are_not_finite_are_told_as_the_command_does() -> None:
     with (
         pytest.warns(UserWarning, match=r"20 of 20 updates were refused.*NaN or infinite"),

@@ -164,7 +164,7 @@ def test_the_default_lead_names_the_method_that_keeps_the_rare_labels(tmp_path: 
     )
     write_run(tmp_path, "fedfa", 42, [(80.0, 0.0)])
     page = written(tmp_path)
-    assert "Of 2 methods, fedraw recognises most of the rare labels: 50.0 %" in page
+    assert "Of 2 methods, fedraw recognises the rare labels best: 50.0 %" in page
     assert "1 recognises less than half of them, while reaching 80.0 % on all labels." in page
 
 
@@ -176,7 +176,7 @@ def test_a_collapsed_model_has_no_headline_and_no_star(tmp_path: Path) -> None:
     rewrite(log, lambda text: text.replace("90.0", "0.0"))
     rewrite(log, lambda text: text.replace('"AvgRare":0.0', '"AvgRare":99.0'))
     page = written(tmp_path)
-    assert "Of 2 methods, fedraw recognises most of the rare labels: 50.0 %" in page
+    assert "Of 2 methods, fedraw recognises the rare labels best: 50.0 %" in page
     cells = Outline(page).cells
     assert "wild collapsed" in cells
     assert "99.0" in cells

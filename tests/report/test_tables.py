@@ -54,6 +54,24 @@ def test_the_terminal_aligns_the_decimal_points_of_mean_and_spread() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("last", "metrics", "seeds", "words"),
+    [
+        (False, ["GlobalAcc"], 2, "mean±sd over 2 seeds, mean of the last five evaluations"),
+        (True, ["GlobalAcc"], 2, "mean±sd over 2 seeds, values of the last model"),
+        (False, ["GlobalAcc"], 1, "mean of the last five evaluations"),
+        (False, ["BufPres"], 2, "mean±sd over 2 seeds"),
+        (None, ["GlobalAcc"], 2, "mean±sd over 2 seeds"),
+    ],
+)
+def test_the_caption_says_which_evaluations_the_values_are_of(
+    last: bool | None, metrics: list[str], seeds: int, words: str
+) -> None:
+    values = {metric: Stat.of([50.0, 60.0][:seeds]) for metric in metrics}
+    row = ComparisonRow("fedraw", tuple(range(seeds)), values, last=last)
+    assert printed(tables.text_table([row], metrics))[3:] == [words]
+
+
 def test_with_a_single_seed_there_is_no_spread() -> None:
     rows = [one_seed("fedraw", GlobalAcc=90, BufPres=65.25), one_seed("fedfa", GlobalAcc=81.04)]
     assert printed(tables.text_table(rows)) == [

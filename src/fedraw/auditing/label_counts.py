@@ -121,7 +121,18 @@ def counts_of_frame(frame: Frame) -> CountsFile:
     file = with_clients(
         TableFile(Path("the DataFrame"), header, "row", rows, batches=lambda: iter(()))
     )
-    return _without_empty_labels(entries_of_rows(file, form_of(file)))
+    form = form_of(file)
+    try:
+        return _without_empty_labels(entries_of_rows(file, form))
+    except BadInput as problem:
+        sites = [row[form.client] for _, row in rows()]
+        if isinstance(form, LongForm) or len(set(sites)) == len(sites):
+            raise
+        own = table.columns[form.client]
+        raise BadInput(
+            f"{problem}; or if each row is one sample, count the samples first, for example with "
+            f"pandas.crosstab(data[{own!r}], data[...]) and the column of the labels"
+        ) from None
 
 
 def times_of_frame(frame: Frame) -> dict[str, float]:

@@ -52,7 +52,7 @@ def brief_parts(view: AuditView, width: int) -> Iterator[RenderableType]:
         lines += _wrapped(f"Caution: {words}", width, "yellow")
     if advice.method == view.audit.baseline and view.waiting:
         lines += _wrapped(view.waiting, width)
-    last = [Text("-v shows everything, and --json prints it as one document.", style="dim")]
+    last = [_more(view, 0)]
     heard = f"updates: expected from the label's holders{view.under}. {view.horizon}"
     below = _wrapped(heard, width, "dim")
     room = MOST_LINES - len(lines) - len(last) - len(below) - 3  # the head of the table
@@ -64,7 +64,16 @@ def brief_parts(view: AuditView, width: int) -> Iterator[RenderableType]:
     if room > 0:
         yield _worst_labels(view, room)
         yield from below
+        last = [_more(view, len(view.labels) - room)]
     yield from last[: MOST_LINES - len(lines)]
+
+
+def _more(view: AuditView, left_out: int) -> Text:
+    """Say how many labels are not shown, and how to see them."""
+    words = "-v shows everything, and --json prints it as one document."
+    if left_out > 0:
+        words = f"{counted(left_out, 'label')} left out; -v shows more, and --json has everything."
+    return Text(words, style="dim")
 
 
 def _wrapped(words: str, width: int, style: str = "") -> list[Text]:

@@ -139,10 +139,10 @@ def refuse_constant(found: ParsedData) -> None:
         return
     constant = np.flatnonzero((values[:] == values[:1]).all(axis=0))
     if constant.size:
-        named = several(repr(found.features[i]) for i in constant)
+        named = several((repr(found.features[i]) for i in constant), 10)
         raise BadInput(
-            f"the same number is in every row of {named}; leave such columns out with "
-            "inputs=[...], because nothing can be learned from them"
+            f"the same number is in every row of {named}, and nothing can be learned from it; "
+            "leave such columns out, for example with data.drop(columns=[...])"
         )
     if labels is not None and len(np.unique(labels)) == 1:
         raise BadInput(

@@ -76,6 +76,7 @@ class ComparisonRow:
     data: tuple[str | None, ...] = ()  # by seed: the SHA-256 of the data, or the data's name
     rare_labels: tuple[tuple[str, ...] | None, ...] = ()  # by seed; None in an older summary.json
     reached: Mapping[Goal, Reached] = field(default_factory=dict)  # of AvgRare, and those asked for
+    last: bool | None = None  # of the last model, not of the last five evaluations; None: unknown
 
     @property
     def title(self) -> str:
@@ -388,7 +389,9 @@ def compare(
             )
         rows.append(_renamed(own[0], name))
     if not rows:
-        raise BadInput("there are no runs; name a folder that 'fedraw run' has written")
+        raise BadInput(
+            "there are no runs to compare; give at least one result, or the folder of a run"
+        )
     return Comparison(tuple(rows))
 
 
@@ -670,7 +673,9 @@ def _rows(
     for i, summary in enumerate(summaries):
         by_spec.setdefault(identity(summary["name"], summary["spec"]), []).append(i)
     if not by_spec:
-        raise BadInput("there are no runs; name a folder that 'fedraw run' has written")
+        raise BadInput(
+            "there are no runs to compare; give at least one result, or the folder of a run"
+        )
     firsts = [summaries[own[0]] for own in by_spec.values()]
     names = distinct_names(
         [s["name"] for s in firsts], [s["spec"] for s in firsts], [s.get("folder") for s in firsts]
@@ -704,6 +709,7 @@ def _row(
         tuple(map(_data, group)),
         tuple(map(_rare, group)),
         reached,
+        last,
     )
 
 

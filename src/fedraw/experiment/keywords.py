@@ -1,16 +1,21 @@
-"""Says where a setting belongs that is given to `fedraw.simulate` as a keyword of its own."""
+"""Says in the words of Python what is wrong with the arguments of `fedraw.simulate`.
+
+A setting that is given as a keyword of its own is told where it belongs, and a message about a key
+of the spec names the keyword that sets it.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, ParamSpec, TypeVar
 
 from fedraw.core.text import several
 from fedraw.errors import BadInput, nearest
-from fedraw.experiment.sections import PARTITIONS, SPEEDS
+from fedraw.experiment.sections import PARTITIONS, SPEEDS, RunSpec
 from fedraw.experiment.spec import Spec
 from fedraw.learning.sgd import SGD
 from fedraw.strategies.catalog import CATALOG, Method, method_of
@@ -18,9 +23,39 @@ from fedraw.strategies.catalog import CATALOG, Method, method_of
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_KEY = re.compile(r"(?<![\w./\\-])(run|metrics|training)\.([a-z_]+)\b(?![./\\])")
+_KEYS = {
+    "run": {field.name for field in fields(RunSpec)},
+    "metrics": {"rare_labels"},
+    "training": {field.name for field in fields(SGD)} | {"device"},
+}
 
-def refuse_unknown_keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """Make a function of keywords refuse an unknown one with a sentence that helps."""
+
+def as_keywords(message: str) -> str:
+    """Write the keys of a spec that a message names as keywords of `fedraw.simulate`.
+
+    >>> as_keywords("run.events = 0 must be at least 1")
+    'events = 0 must be at least 1'
+    >>> as_keywords("training.lr = 1000 is far above useful learning rates")
+    'train.lr = 1000 is far above useful learning rates'
+    >>> as_keywords("run.toml does not exist")
+    'run.toml does not exist'
+    """
+    return _KEY.sub(_as_keyword, message)
+
+
+def _as_keyword(found: re.Match[str]) -> str:
+    section, key = found.groups()
+    if key not in _KEYS[section]:
+        return found[0]
+    if section != "training" or key == "device":
+        return key
+    # A remedy ("set training.lr") may be for a function of the user, which has no such settings.
+    return f"train.{key}" if found.string.startswith(" = ", found.end()) else found[0]
+
+
+def in_words_of_python(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a function of keywords name them in its errors, and refuse an unknown one helpfully."""
     known = inspect.signature(function).parameters
 
     @functools.wraps(function)
@@ -30,7 +65,11 @@ def refuse_unknown_keywords(function: Callable[P, R]) -> Callable[P, R]:
             raise BadInput(
                 _remedy(unknown, {**dict(zip(known, args, strict=False)), **given}, known)
             )
-        return function(*args, **given)
+        try:
+            return function(*args, **given)
+        except BadInput as problem:
+            problem.args = (as_keywords(str(problem)), *problem.args[1:])
+            raise
 
     return checked
 
@@ -60,7 +99,10 @@ def _remedy(key: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> str
             f"{several(owners, 20)}"
         )
     settings = [] if method is None else list(method.spec_settings)
-    return f"simulate has no argument {key!r}; {nearest(key, [*known, *settings])}"
+    hint = nearest(key, [*known, *settings])
+    if method is not None and hint in {f"did you mean {own!r}?" for own in settings}:
+        hint = f"{hint[:-1]}, a setting of strategy=fedraw.{method.factory.__name__}(...)?"
+    return f"simulate has no argument {key!r}; {hint}"
 
 
 def _method(given: Mapping[str, Any]) -> Method | None:

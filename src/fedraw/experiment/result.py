@@ -57,6 +57,7 @@ class SeedResult:
     layout: Layout | None = None
     log: bytes | None = None  # the event log of a run without a folder
     end: Position | None = None  # the end of the log in the folder, if the run is finished
+    cautions: tuple[str, ...] = ()  # notes of a new run about a likely mistake of the user
 
     def __repr__(self) -> str:
         seed = "" if self.seed is None else f", seed {self.seed}"

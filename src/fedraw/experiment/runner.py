@@ -86,7 +86,8 @@ def run_seed(
                 Checkpoints(folder).remove()
         kept = recorder.kept
     layout = scenario.setup.layout
-    return SeedResult(summary["name"], seed, summary, model, folder, layout, kept, end)
+    name, cautions = summary["name"], scenario.cautions
+    return SeedResult(name, seed, summary, model, folder, layout, kept, end, cautions)
 
 
 def check_seed(spec: Spec, seed: int, folder: Path | None, options: Options) -> Scenario:

@@ -154,10 +154,14 @@ class Scenario:
             own += labels_left_out(self.clients)
         if self.strategy.needs.payload is not None:
             own += (NOBODY_TRAINS,)
-        elif self.parts.train is None:
-            own += rate_note(self.spec)
-        own += unknown_labels(self.clients)
-        return (*self.clients.dataset.notes, *own, *self._sites())
+        return (*self.clients.dataset.notes, *own, *self.cautions, *self._sites())
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """The notes about a likely mistake: labels that somebody does not know, an absurd rate."""
+        trains = self.parts.train is None and self.strategy.needs.payload is None
+        rate = rate_note(self.spec) if trains else ()
+        return (*rate, *unknown_labels(self.clients))
 
     @property
     def evaluate_every(self) -> int:

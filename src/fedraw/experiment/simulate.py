@@ -26,7 +26,7 @@ from fedraw.experiment.conditions import Availability, Losses, Membership
 from fedraw.experiment.costs import Costs
 from fedraw.experiment.divergence import divergence
 from fedraw.experiment.interrupts import interrupting_the_script
-from fedraw.experiment.keywords import refuse_unknown_keywords
+from fedraw.experiment.keywords import as_keywords, in_words_of_python
 from fedraw.experiment.loading import prepare
 from fedraw.experiment.options import ExecutorKind, Options
 from fedraw.experiment.parts import Parts, model_factory
@@ -70,7 +70,7 @@ from fedraw.strategies.protocol import Strategy
 Callback = Callable[[Record, int], object]
 
 
-@refuse_unknown_keywords
+@in_words_of_python
 def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
     spec: Spec | None = None,
     *,
@@ -265,7 +265,8 @@ def _run(
     own_train = parts.train is not None or "train" in spec.plugin_parts
     diverged = divergence(runs, None if own_train else spec.training.lr)
     failed = any(map(accepted_nothing, runs))
-    for problem in (*problems_of(runs), *(() if failed else diverged)):
+    cautions = dict.fromkeys(as_keywords(one) for run in runs for one in run.cautions)
+    for problem in (*cautions, *problems_of(runs), *(() if failed else diverged)):
         warnings.warn(problem, stacklevel=4)  # the caller of `simulate`
     if failed:
         reasons = "; ".join((first_refusal(runs), *diverged))

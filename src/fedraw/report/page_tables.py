@@ -37,6 +37,7 @@ from fedraw.report.report_data import (
 )
 from fedraw.report.tables import (
     HIGHER_IS_BETTER,
+    MODELS,
     MetricCell,
     MetricColumn,
     grid,
@@ -57,8 +58,6 @@ RUN_TEXT_COLUMNS = ("State", "Data (sha256)", "Finished on")
 MOST_CELLS = 30_000
 # The number of wrong labels that are listed for a rare label.
 MOST_MISTAKES = 2
-# What the values of a table are, by whether the last model was asked for.
-MODELS = {False: "mean of the last five evaluations", True: "values of the last model"}
 CLIENT_KINDS: dict[str, Callable[[RunHistory], set[ClientId]]] = {
     "rare clients": lambda history: set(history.rare) - {history.attacker},
     "other clients": lambda history: set(history.samples) - {*history.rare, history.attacker},

@@ -65,7 +65,7 @@ def lead_of(groups: Sequence[Group]) -> str:
             f"{after}."
         )
     words = (
-        f"Of {len(known)} methods, {best} recognises most of the rare labels: {rare:.1f} %,"
+        f"Of {len(known)} methods, {best} recognises the rare labels best: {rare:.1f} %,"
         f" at {overall:.1f} % on all labels{after}."
     )
     lost = [overall for overall, rare in known.values() if rare < LOST]

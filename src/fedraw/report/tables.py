@@ -51,6 +51,8 @@ PAPER_HEADS = {
     "RareMaxStale": "MaxStale",
 }
 # The other metrics measure the participation of rare clients, where more is not always better.
+# What the values of a table are, by whether the last model was asked for.
+MODELS = {False: "mean of the last five evaluations", True: "values of the last model"}
 HIGHER_IS_BETTER = frozenset(
     [*QUALITY, *(f"{model} {metric}" for model in FURTHER_MODELS for metric in QUALITY)]
 )
@@ -322,8 +324,10 @@ def _points(text: str) -> float:
 def _caption(rows: Sequence[ComparisonRow], columns: Sequence[MetricColumn]) -> str | None:
     spread = f"mean±sd over {seeds_of(rows)}" if has_spread(rows) else ""
     marked = any(cell.best for column in columns for cell in column.cells)
+    is_tail = rows[0].last if rows and {c.metric for c in columns} & HIGHER_IS_BETTER else None
+    model = "" if is_tail is None else MODELS[is_tail]
     words = [
-        spread,
+        ", ".join(part for part in (spread, model) if part),
         goal_caption(rows) if any(column.is_goal for column in columns) else "",
         "* ahead of every other row, seed by seed (95 %)" if marked else "",
     ]

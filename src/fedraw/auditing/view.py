@@ -364,12 +364,12 @@ class AuditView:
         if audit.times_known:
             last = int(np.argmax(audit.first_heard))
             seconds = duration(float(audit.first_heard[last]))
-            when += f" (the last one, label {plain_text(str(audit.labels[last]))}, after {seconds})"
+            when += f" (the last one, label {audit.labels[last]}, after {seconds})"
         samples = counted(int(audit.label_samples[fewest]), "sample")
         return (
             "Try one pass first if features of a fixed map are at hand, such as a pre-trained "
             f"network: every site sends sums once, and a label counts in full {when}. The smallest "
-            f"label, {plain_text(str(audit.labels[fewest]))}, has {samples}. "
+            f"label, {audit.labels[fewest]}, has {samples}. "
             "docs/explanation/choose.md says when training is better."
         )
 

@@ -150,8 +150,8 @@ def shrunk_inverse(covariance: Floats, part: float) -> Floats:
     shrunk[np.diag_indices(d)] += part * mean
     try:
         np.linalg.cholesky(shrunk)
-        inverse: Floats = np.linalg.inv(shrunk)
+        return np.asarray(np.linalg.inv(shrunk), np.float64)
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(shrunk)
-        inverse = (vectors / np.maximum(values, LEAST * mean)) @ vectors.T
-    return inverse
+        bounded = np.maximum(values, LEAST * mean)
+        return np.asarray((vectors / bounded) @ vectors.T, np.float64)

@@ -204,7 +204,7 @@ def on_grid(features: npt.NDArray[Any]) -> Floats:
     >>> on_grid(np.array([0.0004, -0.0006, 99.0])).tolist()
     [0.0, -0.0009765625, 16.0]
     """
-    block = np.clip(features, -LIMIT, LIMIT).astype(np.float64)
+    block: Floats = np.clip(features, -LIMIT, LIMIT).astype(np.float64)
     block /= GRID
     np.rint(block, out=block)
     block *= GRID

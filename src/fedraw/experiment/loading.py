@@ -89,12 +89,13 @@ def load_dataset(
     limits = spec.data.per_label, spec.data.test_per_label
     if limits != (None, None):
         dataset = limit_per_label(dataset, *limits, streams.generator("images"))
+    scaled = own_map is DEFAULT_MAP  # sums need features that are about 1 in size
     if own_map is DEFAULT_MAP:
         spec = spec if spec.features is not None else _with_default_map(spec, dataset)
         own_map = None
     if spec.training.kind == "none" or (spec.features is None and own_map is None):
         return dataset
-    found = _found_map(spec, dataset.input_shape, own_map, root)
+    found = _found_map(spec, dataset.input_shape, own_map, root, scaled)
     return with_features(dataset, found, spec.training.device, progress)
 
 
@@ -233,8 +234,14 @@ def _cached_settings(wanted: Features) -> dict[str, Any]:
     return {k: v for k, v in settings.items() if k not in later or v != getattr(Features, k)}
 
 
-def _found_map(spec: Spec, shape: tuple[int, ...], own: Any, root: Path | None) -> FoundMap:
-    """Make the map of the spec, or of the user's own module or function."""
+def _found_map(
+    spec: Spec, shape: tuple[int, ...], own: Any, root: Path | None, scaled: bool = False
+) -> FoundMap:
+    """Make the map of the spec, or of the user's own module or function.
+
+    With `scaled`, the outputs of a ResNet-18 are centred and scaled by what they are on synthetic
+    images, unless the data do so themselves.
+    """
     try:
         from fedraw.learning import feature_maps as maps
         from fedraw.learning.inputs import NORMALISATIONS
@@ -247,6 +254,8 @@ def _found_map(spec: Spec, shape: tuple[int, ...], own: Any, root: Path | None) 
                 f"features of 'resnet18' are computed from images, and the samples have shape "
                 f"{shape}; leave features out, or use backbone = 'relu'"
             )
+        own_scale = wanted.standardise or wanted.statistics == "estimated"
+        measured = scaled and not own_scale
         made, loaded = maps.resnet18(
             shape,
             weights_file(wanted.weights or IMAGENET, root),
@@ -254,8 +263,10 @@ def _found_map(spec: Spec, shape: tuple[int, ...], own: Any, root: Path | None) 
             layers=wanted.layers,
             pool=wanted.pool,
             normalisation=NORMALISATIONS[normalise],
+            measured=measured,
         )
-        facts = _cached_settings(wanted) | {"weights": loaded.sha256, "normalise": normalise}
+        facts = {"measured": True} if measured else {}
+        facts |= _cached_settings(wanted) | {"weights": loaded.sha256, "normalise": normalise}
         notes: tuple[str, ...] = (f"features of {wanted.backbone}, {loaded}", _named_map(made))
         if wanted.statistics == "estimated":
             notes += (

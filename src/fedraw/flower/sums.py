@@ -41,7 +41,7 @@ from fedraw.flower.tensors import TensorTemplate
 from fedraw.server.results import Recall
 
 # Returns the site's samples and the label of each: (context) -> (inputs, labels).
-Samples = Callable[[Context], tuple[npt.NDArray[Any], Sequence[Any]]]
+Samples = Callable[[Context], tuple[npt.NDArray[Any], Sequence[Any] | npt.NDArray[Any]]]
 
 
 class FeatureMap(Protocol):
@@ -171,7 +171,7 @@ class _Site:
         return Message(RecordDict(records), reply_to=message)
 
 
-def label_numbers(labels: Sequence[Any], names: Sequence[str]) -> Ints:
+def label_numbers(labels: Sequence[Any] | npt.NDArray[Any], names: Sequence[str]) -> Ints:
     """Return the number of each label among the names.
 
     >>> label_numbers(["owl", "cat"], ["cat", "owl"]).tolist()

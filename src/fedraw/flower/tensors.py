@@ -7,7 +7,7 @@ the numbers into the vector. Writing a tensor appends the numbers to a header.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
@@ -86,7 +86,7 @@ class TensorTemplate:
     def read(self, record: ArrayRecord) -> Vector:
         """Return the record as one vector; integer tensors are ignored and may be missing."""
         known = frozenset(self.names)
-        empty = self._spare.vector
+        empty: Callable[[int], Any] = self._spare.vector
         if self.dtype != np.float32:
             empty = partial(np.empty, dtype=self.dtype)
         return read_tensors(record, self.layout, known, self._numbers, empty)

@@ -453,7 +453,7 @@ class Coordinator:
         check_reply(task, reply)
         site, payload = task.site or "", self._needs.payload
         assert payload is not None
-        check_feature_map(site, reply.feature_map, self._settings.feature_map)
+        check_feature_map(site, reply.feature_map, self._settings.feature_map or "")
         if reply.counts is not None:
             self._check_label_limits(site, reply.counts)
         vector = np.ascontiguousarray(reply.vector)

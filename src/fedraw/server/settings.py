@@ -46,7 +46,7 @@ class ServerSettings:
     labels: tuple[str, ...] = ()
 
     # The digest of the feature map whose sums sites send; server_app reads it from the map's file.
-    feature_map: str = ""
+    feature_map: str | None = None
 
     # Clipping and noise that the server applies to each update before it is used or stored.
     update_privacy: UpdatePrivacy | None = None

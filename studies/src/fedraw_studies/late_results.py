@@ -27,6 +27,7 @@ from fedraw_studies.rules import MeanInterval
 # The data sets on which no method passes 50 % reliably, so that half of the best is a mark as well.
 HARD = ("ham10000", "isic2019")
 FIT_SHARE = 1 / 3  # of the labels must get to 50 % for a fit
+FIT_LABELS = 20  # a fit needs so many labels; with fewer, their standings hardly differ
 RESAMPLES = 200  # of the bootstrap over seeds
 
 
@@ -220,7 +221,7 @@ def _fits(points: Sequence[Point]) -> Iterator[StandingFit]:
     groups |= {name: [point for point in points if point.family == name] for name in FAMILIES}
     for name, own in groups.items():
         reached = sum(point.reached for point in own)
-        if not own or reached < FIT_SHARE * len(own):
+        if len(own) < FIT_LABELS or reached < FIT_SHARE * len(own):
             continue
         a, b, spread = _fit(own)
         slopes = [_fit(again)[1] for again in _resampled(own)]

@@ -20,8 +20,8 @@ TERMINAL = {"cli", "progress"}
 # A module imports only from those before it.
 ORDER = (
     "staleness", "aggregations", "bound", "dense", "measured_bound",
-    "artefacts", "arena_design", "late", "one_pass", "plan", "cells", "execute", "outcomes", "dynamics",
-    "federations", "rules", "markdown",
+    "artefacts", "arena_design", "late", "one_pass", "plan", "cells", "execute", "outcomes",
+    "dynamics", "federations", "rules", "markdown",
     "claims", "comparisons", "render", "overview", "arena_results", "arena_figures", "arena_page",
     "arena_render", "positioning", "bound_report", "figures",
     "late_standings", "late_results", "late_render", "one_pass_render", "progress", "cli",

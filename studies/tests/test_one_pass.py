@@ -54,7 +54,8 @@ def test_labels_of_rows_are_distinct_and_scales_have_their_own_parts() -> None:
 
 def cell(row: OnePassRow, seed: int, rare: float, final: str | None = None) -> CellRecord:
     content: dict[str, Any] = {
-        "recall": {str(n): 50.0 for n in range(10)}, "confusion": {}, "influence": {}, "label_influence": {}, "rejected": {},
+        "recall": {str(n): 50.0 for n in range(10)}, "confusion": {}, "influence": {},
+        "label_influence": {}, "rejected": {},
         "notes": [], "data": {}, "fedraw": "0", "seconds": 1.0, "date": "", "cores": 2,
         "machine": "",
     }  # fmt: skip

@@ -71,7 +71,8 @@ def _of_arena(dataset: str, scale: Scale) -> Iterator[OnePassRow]:
     table, arena = one_pass_file(), arena_at(scale)
     like = table["datasets"][dataset]
     own, seeds = arena.of(like), arena.seeds(like)
-    late = {row.label: row for row in late_rows(dataset, scale)}
+    long = table["long"] if scale.name == "cpu" else []
+    late = {row.label: row for row in late_rows(dataset, scale)} if dataset in long else {}
     methods = {method.name: method for method in own.methods}
     for setting in own.settings:
         has_rare = setting.rare == "usual"

@@ -21,9 +21,17 @@ GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
         ("strategies", 1, ()),
         ("privacy", 3, ("opendp", "flwr")),
         ("flower-apps", 3, ("torch", "flwr")),
+        ("one-pass", 5, ("torch", "flwr")),
     ],
 )
-def test_the_code_of_a_guide_runs(guide: str, blocks: int, needs: tuple[str, ...]) -> None:
+def test_the_code_of_a_guide_runs(
+    guide: str,
+    blocks: int,
+    needs: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for package in needs:
         pytest.importorskip(package)
     text = (GUIDES / f"{guide}.md").read_text(encoding="utf-8")

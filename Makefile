@@ -133,6 +133,7 @@ bench: install ## measure; prints ratios (results with date and machine: benchma
 	$(BIN)/python -m benchmarks.arrivals
 	$(BIN)/python -m benchmarks.aggregation
 	$(BIN)/python -m benchmarks.rarity
+	$(BIN)/python -m benchmarks.sums
 	$(BIN)/python -m benchmarks.checkpoints
 	$(BIN)/python -m benchmarks.server_arrival
 	$(BIN)/python -m benchmarks.journal

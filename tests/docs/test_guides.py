@@ -21,9 +21,17 @@ GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
         ("strategies", 1, ()),
         ("privacy", 3, ("opendp", "flwr")),
         ("flower-apps", 3, ("torch", "flwr")),
+        ("one-pass", 5, ("torch", "flwr")),
     ],
 )
-def test_the_code_of_a_guide_runs(guide: str, blocks: int, needs: tuple[str, ...]) -> None:
+def test_the_code_of_a_guide_runs(
+    guide: str,
+    blocks: int,
+    needs: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
     for package in needs:
         pytest.importorskip(package)
     text = (GUIDES / f"{guide}.md").read_text(encoding="utf-8")
@@ -35,7 +43,7 @@ def test_the_code_of_a_guide_runs(guide: str, blocks: int, needs: tuple[str, ...
         exec(compile(block, guide, "exec"), names)
 
 
-@pytest.mark.parametrize(("guide", "commands"), [("operate-a-server", 14), ("deploy", 1)])
+@pytest.mark.parametrize(("guide", "commands"), [("operate-a-server", 17), ("deploy", 1)])
 def test_commands_on_a_server_run_as_the_user_of_its_service(guide: str, commands: int) -> None:
     """Root could run them too, but the service's user could not read what root has written."""
     text = (GUIDES / f"{guide}.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`fedraw demo`: run ten methods on embedded data."""
+"""`fedraw demo`: run eleven methods on embedded data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def demo(
     jobs: Jobs = None,
     json_: Json = False,
 ) -> None:
-    """Show silent rarity failure and its cure: ten methods on digits, three seeds, one report."""
+    """Show silent rarity failure and its cure: eleven methods on digits, three seeds, a report."""
     cells = [
         Cell(spec, seed, out / row_name(spec.strategy) / f"seed-{seed}")
         for spec in demo_specs()

@@ -215,7 +215,7 @@ def test_this_module_imports_no_nvflare() -> None:
 def test_a_strategy_whose_sites_send_sums_is_refused() -> None:
     with pytest.raises(
         BadInput,
-        match="'one-pass' runs on Flower and in the simulator; FLARE follows.*; choose a method",
+        match=r"'one-pass' runs on Flower and in the simulator; FLARE follows.*; choose a method",
     ):
         read_strategy({"name": "one-pass", "prior": 0.5})
     assert read_strategy({"name": "fedraw", "buffer": 3}) == FedRAW(3)

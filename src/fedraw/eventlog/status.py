@@ -232,6 +232,8 @@ class RunProgress:
             self._update_last_holders(record)
         self.summary.observe(record)
         self._sites.observe(record)
+        if self.summary.final is not None:  # no further event would change anything
+            self.limit = self.summary.events
         if isinstance(record, StartRecord):
             self.limit = record.events
             self._sites.back_off = _number(record.spec.get("server", {}).get("back_off"))

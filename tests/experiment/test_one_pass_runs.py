@@ -13,11 +13,14 @@ from tests.eventlog.logs import read_objects
 import fedraw
 from fedraw.core.sums import digest
 from fedraw.errors import BadInput
+from fedraw.eventlog.compare import paired
+from fedraw.eventlog.follow import LogFollower
 from fedraw.eventlog.measures import Goal
 from fedraw.experiment.options import Options
 from fedraw.experiment.runner import run_seed
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.training import executor_of
+from fedraw.report import figures
 
 MAP = {"backbone": "relu", "width": 48}
 TOY: dict[str, Any] = {
@@ -51,7 +54,9 @@ def test_the_run_ends_when_every_client_was_heard(tmp_path: Path) -> None:
     assert summary["final"] == "every member was heard"
     assert "ended" not in summary
     assert summary["rejected"] == {}
-    (shown,) = FollowedRuns(tmp_path).poll()
+    follower = LogFollower(tmp_path / "events.jsonl")
+    follower.poll()
+    shown = follower.status(0.0)
     assert (shown.event, shown.events, shown.state) == (12, 12, "finished")
     evaluations = [r for r in read_objects(tmp_path / "events.jsonl") if r["kind"] == "evaluation"]
     assert [own["event"] for own in evaluations] == list(range(1, 13))  # after each message
@@ -85,10 +90,22 @@ def test_runs_on_the_same_samples_can_be_compared(tmp_path: Path) -> None:
         run_seed(fedraw.Spec.from_dict(trained), 7, folder / "other" / "seed-7")
         found = fedraw.compare([folder / "one", folder / "other"])
         assert len(set(found.rows[0].data) | set(found.rows[1].data)) == 1
-        assert found.rows[0].metrics["AvgRare"].mean > found.rows[1].metrics["AvgRare"].mean
+        assert paired(*found.rows, "AvgRare").mean > 0
         assert not any("different data" in note for note in found.notes)
+        assert any(note.startswith("one-pass: clients send sums") for note in found.notes)
         data = read_objects(folder / "one" / "seed-7" / "events.jsonl")[0]["data"]
         assert ("map" in data) == (name == "without")
+
+
+def test_a_final_model_is_drawn_to_the_end_of_the_others() -> None:
+    short = {**TOY["run"], "events": 40, "evaluate_every": 5}
+    runs = [run_seed(spec(run=short, strategy=own), 7, options=Options(keep_log=True))
+            for own in ({"name": "one-pass"}, {"name": "fedraw", "buffer": 4})]  # fmt: skip
+    drawing = figures.accuracy({run.name: [run.evaluations] for run in runs})
+    assert drawing is not None
+    lines = drawing.draw().axes[0].get_lines()
+    ends = [tuple(map(float, line.get_xydata()[-1])) for line in lines]  # type: ignore[index]
+    assert (40.0, runs[0].evaluations[-1].metrics["GlobalAcc"]) in ends
 
 
 def test_a_scaled_network_does_not_change_the_data(tmp_path: Path) -> None:
@@ -262,9 +279,9 @@ def test_constant_features_are_said() -> None:
 
 def test_sums_of_values_out_of_range_are_refused() -> None:
     inputs, labels = blobs()
-    with pytest.raises(BadInput, match="client .* of the features are beyond ±16.*; divide the"):
+    with pytest.raises(BadInput, match=r"client .* of the features are beyond ±16.*; divide the"):
         fedraw.simulate(strategy="one-pass", data=(100 * inputs, labels), seeds=[1],
-                        progress=False, features=own_features(1.0), partition=fedraw.IID(clients=5))  # fmt: skip
+                        progress=False, features=own_features(1.0))  # fmt: skip
 
 
 def own_features(scale: float) -> Any:

@@ -232,8 +232,6 @@ class RunProgress:
             self._update_last_holders(record)
         self.summary.observe(record)
         self._sites.observe(record)
-        if self.summary.final is not None:  # no further event would change anything
-            self.limit = self.summary.events
         if isinstance(record, StartRecord):
             self.limit = record.events
             self._sites.back_off = _number(record.spec.get("server", {}).get("back_off"))
@@ -251,6 +249,8 @@ class RunProgress:
             case RejectedRecord():
                 self._refusals.appendleft(Incident(record.event, record.client, record.reason))
             case EvaluationRecord():
+                # No further event would change a final model.
+                self.limit = record.event if record.final else self.limit
                 average = (record.serving or {}).get("metrics", {})
                 self._curve.add(
                     EvaluationPoint(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,14 @@ from tests.eventlog.logs import read_objects
 import fedraw
 from fedraw.core.sums import digest
 from fedraw.errors import BadInput
+from fedraw.eventlog.compare import paired
+from fedraw.eventlog.follow import LogFollower
 from fedraw.eventlog.measures import Goal
 from fedraw.experiment.options import Options
 from fedraw.experiment.runner import run_seed
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.training import executor_of
+from fedraw.report import figures
 
 MAP = {"backbone": "relu", "width": 48}
 TOY: dict[str, Any] = {
@@ -50,6 +54,10 @@ def test_the_run_ends_when_every_client_was_heard(tmp_path: Path) -> None:
     assert summary["final"] == "every member was heard"
     assert "ended" not in summary
     assert summary["rejected"] == {}
+    follower = LogFollower(tmp_path / "events.jsonl")
+    follower.poll()
+    shown = follower.status(0.0)
+    assert (shown.event, shown.events, shown.state) == (12, 12, "finished")
     evaluations = [r for r in read_objects(tmp_path / "events.jsonl") if r["kind"] == "evaluation"]
     assert [own["event"] for own in evaluations] == list(range(1, 13))  # after each message
     assert [own.get("final", False) for own in evaluations] == [False] * 11 + [True]
@@ -67,6 +75,57 @@ def test_its_value_for_a_longer_horizon_is_its_final_value() -> None:
     reached = [row.reached[Goal.parse("AvgRare>=50")] for row in rows]
     assert [own.within for own in reached] == [(600,), (60_000,)]
     assert reached[0].median("arrivals") == reached[1].median("arrivals") == 5
+
+
+def test_runs_on_the_same_samples_can_be_compared(tmp_path: Path) -> None:
+    """The default map belongs to the method, and the map of [features] to the data."""
+    short = {**TOY["run"], "events": 40, "evaluate_every": 5}
+    for name, features in (("without", None), ("with", MAP)):
+        tables = {**TOY, "run": short} | ({} if features else {"partition": TOY["partition"]})
+        tables.pop("features")
+        tables |= {"features": features} if features else {}
+        folder = tmp_path / name
+        run_seed(fedraw.Spec.from_dict(tables), 7, folder / "one" / "seed-7")
+        trained = tables | {"strategy": {"name": "fedraw", "buffer": 4}}
+        run_seed(fedraw.Spec.from_dict(trained), 7, folder / "other" / "seed-7")
+        found = fedraw.compare([folder / "one", folder / "other"])
+        assert len(set(found.rows[0].data) | set(found.rows[1].data)) == 1
+        assert paired(*found.rows, "AvgRare").mean > 0
+        assert not any("different data" in note for note in found.notes)
+        assert any(note.startswith("one-pass: clients send sums") for note in found.notes)
+        data = read_objects(folder / "one" / "seed-7" / "events.jsonl")[0]["data"]
+        assert ("map" in data) == (name == "without")
+
+
+def test_a_final_model_is_drawn_to_the_end_of_the_others() -> None:
+    short = {**TOY["run"], "events": 40, "evaluate_every": 5}
+    runs = [run_seed(spec(run=short, strategy=own), 7, options=Options(keep_log=True))
+            for own in ({"name": "one-pass"}, {"name": "fedraw", "buffer": 4})]  # fmt: skip
+    drawing = figures.accuracy({run.name: [run.evaluations] for run in runs})
+    assert drawing is not None
+    lines = drawing.draw().axes[0].get_lines()
+    ends = [tuple(map(float, line.get_xydata()[-1])) for line in lines]  # type: ignore[index]
+    assert (40.0, runs[0].evaluations[-1].metrics["GlobalAcc"]) in ends
+
+
+def test_a_scaled_network_does_not_change_the_data(tmp_path: Path) -> None:
+    import torch
+
+    from fedraw.learning.features import backbone
+
+    network = backbone("resnet18", (1, 8, 8), np.random.default_rng(0), "cifar")
+    torch.save(network.state_dict(), tmp_path / "w.pth")
+    features = {"weights": str(tmp_path / "w.pth"), "stem": "cifar"}
+    found = []
+    for strategy in ({"name": "one-pass"}, {"name": "fedraw", "buffer": 4}):
+        tables = {**TOY, "features": features, "strategy": strategy}
+        tables["data"] = {"name": "digits", "per_label": 20}
+        found.append(Scenario.of(fedraw.Spec.from_dict(tables), 7).clients.dataset)
+    one, other = found
+    assert one.origin == other.sha256()
+    assert other.origin is None
+    assert not np.array_equal(one.inputs[:], other.inputs[:])
+    assert abs(float(one.inputs[:].std()) - 1) < 1
 
 
 def test_with_fewer_events_than_clients_the_run_has_an_ordinary_end() -> None:
@@ -162,6 +221,67 @@ def test_what_has_no_meaning_without_training_is_refused(
     tables = {key: value for key, value in {**TOY, **change}.items() if value is not None}
     with pytest.raises(BadInput, match=words):
         run_seed(fedraw.Spec.from_dict(tables), 7)
+
+
+def blobs(columns: int = 6) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 5, 600)
+    means = 2 * rng.normal(size=(5, columns))
+    return (means[labels] + rng.normal(size=(600, columns))).astype(np.float32), labels
+
+
+def accuracy(inputs: Any, labels: Any) -> Any:
+    return fedraw.simulate(strategy="one-pass", data=(inputs, labels), seeds=[1], progress=False,
+                           partition=fedraw.IID(clients=5))  # fmt: skip
+
+
+def test_columns_of_any_scale_need_no_preparation() -> None:
+    inputs, labels = blobs()
+    rows: dict[str, Any] = {
+        "unit": np.ones(6), "large": np.full(6, 100.0), "huge": np.full(6, 1e6),
+        "mixed": np.array([1, 1, 10, 100, 1e3, 1e4])
+    }  # fmt: skip
+    found = {n: accuracy(inputs * own, labels).summaries[0] for n, own in rows.items()}
+    assert min(own["metrics"]["GlobalAcc"] for own in found.values()) > 75
+    assert not any("column" in note for own in found.values() for note in own["notes"])
+
+
+def test_a_column_that_hardly_varies_is_named() -> None:
+    inputs, labels = blobs()
+    flat = np.hstack([inputs, 1990 + inputs[:, :1], inputs[:, 1:2] / 1e3, np.ones((600, 1))])
+    notes = accuracy(flat, labels).summaries[0]["notes"]
+    assert any(re.match(r"column 6, 7 of the inputs vary too little", note) for note in notes)
+
+
+def test_images_without_channels_are_named() -> None:
+    images = (255 * np.random.default_rng(0).random((60, 9, 8))).astype(np.uint8)
+    notes = accuracy(images, np.arange(60) % 3).summaries[0]["notes"]
+    assert any("shape (9, 8) are read as rows of a table" in note for note in notes)
+
+
+CAUTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"strategy": {"name": "one-pass", "floor": 999}}, "no client has 999 samples of some labels"),
+    ({"run": {**TOY["run"], "events": 5}}, "run.events = 5 is less than the 12 clients"),
+]
+
+
+@pytest.mark.parametrize(("change", "words"), CAUTIONS)
+def test_what_makes_sums_useless_is_said(change: dict[str, Any], words: str) -> None:
+    cautions = Scenario.of(spec(**change), 7).cautions
+    assert any(words in caution for caution in cautions), cautions
+
+
+def test_constant_features_are_said() -> None:
+    inputs, labels = blobs()
+    with pytest.warns(match="the features of all samples are the same"):
+        accuracy(np.ones_like(inputs), labels)
+
+
+def test_sums_of_values_out_of_range_are_refused() -> None:
+    inputs, labels = blobs()
+    with pytest.raises(BadInput, match=r"client .* of the features are beyond ±16.*; divide the"):
+        fedraw.simulate(strategy="one-pass", data=(100 * inputs, labels), seeds=[1],
+                        progress=False, features=own_features(1.0))  # fmt: skip
 
 
 def own_features(scale: float) -> Any:

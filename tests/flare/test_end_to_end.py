@@ -13,7 +13,7 @@ import pytest
 from tests.flare.poc import Poc
 from tests.flare.replay import final_model, records, replayed
 
-from fedraw.flare.controller import read_strategy
+from fedraw.flare.messages import read_strategy
 
 pytestmark = [
     pytest.mark.slow,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import fedraw.flare
 from fedraw.errors import BadInput, MissingExtra, RefusedUpdate
-from fedraw.flare.messages import Arrays, MessageCodec, Template
+from fedraw.flare.messages import Arrays, MessageCodec, Template, read_strategy
 from fedraw.server.tasks import (
     EvaluateReply,
     Failure,
@@ -210,3 +210,12 @@ def test_this_module_imports_no_nvflare() -> None:
     code = "import sys, fedraw.flare.messages; print('nvflare' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_strategy_whose_sites_send_sums_is_refused() -> None:
+    with pytest.raises(
+        BadInput,
+        match=r"'one-pass' runs on Flower and in the simulator; FLARE follows.*; choose a method",
+    ):
+        read_strategy({"name": "one-pass", "prior": 0.5})
+    assert read_strategy({"name": "fedraw", "buffer": 3}) == FedRAW(3)

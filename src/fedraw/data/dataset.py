@@ -187,6 +187,8 @@ class Dataset:
         columns: Named arrays with one value for each training sample, such as the writer of a
             letter. A partition can make a client of each value.
         map_digest: The digest of the feature map whose features the inputs are; None for others.
+        origin: The fingerprint of the samples before a feature map that belongs to the method, and
+            not to the data; None if there is no such map.
 
     >>> two = Inputs(np.zeros((2, 1, 8, 8), dtype=np.float32))
     >>> test = two.select([0])
@@ -210,6 +212,7 @@ class Dataset:
     has_labels: bool = True
     columns: Mapping[str, Array] = field(default_factory=dict)
     map_digest: str | None = None
+    origin: str | None = None
 
     def __post_init__(self) -> None:
         if len(set(self.label_names)) < len(self.label_names):

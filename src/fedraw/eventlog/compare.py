@@ -478,8 +478,17 @@ def _within(summary: Mapping[str, Any]) -> int:
 
 
 def notes_of(rows: Sequence[ComparisonRow]) -> tuple[str, ...]:
-    """Return the caveats of these rows, each once, and what else makes them hard to compare."""
-    return (*_distinct(row.notes for row in rows), *budget_notes(rows))
+    """Return the caveats of these rows, each once, and what else makes them hard to compare.
+
+    >>> notes_of([ComparisonRow("a", (1,), {}, ("odd", "a is odd")), ComparisonRow("b", (1,), {})])
+    ('a: odd', 'a is odd')
+    """
+    notes = []
+    for note in _distinct(row.notes for row in rows):
+        own = [row.name for row in rows if note in row.notes]
+        named = len(own) == len(rows) or any(note.startswith(name) for name in own)
+        notes.append(note if named else f"{several(own)}: {note}")
+    return (*notes, *budget_notes(rows))
 
 
 def budget_notes(rows: Sequence[ComparisonRow]) -> list[str]:

@@ -249,6 +249,8 @@ class RunProgress:
             case RejectedRecord():
                 self._refusals.appendleft(Incident(record.event, record.client, record.reason))
             case EvaluationRecord():
+                # No further event would change a final model.
+                self.limit = record.event if record.final else self.limit
                 average = (record.serving or {}).get("metrics", {})
                 self._curve.add(
                     EvaluationPoint(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedraw.core.randomness import Streams
+from fedraw.core.text import several
 from fedraw.core.types import Ints
 from fedraw.data import cache, catalog
 from fedraw.data.dataset import Dataset, Inputs, limit_per_label, long_tail
@@ -90,13 +91,17 @@ def load_dataset(
     if limits != (None, None):
         dataset = limit_per_label(dataset, *limits, streams.generator("images"))
     scaled = own_map is DEFAULT_MAP  # sums need features that are about 1 in size
+    origin = None
     if own_map is DEFAULT_MAP:
-        spec = spec if spec.features is not None else _with_default_map(spec, dataset)
+        if spec.features is None:
+            spec, origin = _with_default_map(spec, dataset), dataset
         own_map = None
     if spec.training.kind == "none" or (spec.features is None and own_map is None):
         return dataset
     found = _found_map(spec, dataset.input_shape, own_map, root, scaled)
-    return with_features(dataset, found, spec.training.device, progress)
+    if found.map.kind == "relu":
+        dataset = replace(dataset, notes=(*dataset.notes, *_notes_on_rows(dataset)))
+    return with_features(dataset, found, spec.training.device, progress, origin)
 
 
 def _with_default_map(spec: Spec, dataset: Dataset) -> Spec:
@@ -123,6 +128,29 @@ def _with_default_map(spec: Spec, dataset: Dataset) -> Spec:
     kind, width = default_features(shape)
     wanted = Features(backbone="convolutions" if kind == CONVOLUTIONS else "relu", width=width)
     return replace(spec, features=wanted, data=replace(spec.data, normalise="none"))
+
+
+def _notes_on_rows(dataset: Dataset) -> tuple[str, ...]:
+    """Return notes about what random ReLUs cannot see: flat columns, and where pixels are."""
+    from fedraw.learning.random_features import weak_columns
+
+    inputs, shape = dataset.inputs, dataset.input_shape
+    if inputs.dtype == np.uint8:
+        pixels = (
+            f"samples of shape {shape} are read as rows of a table; if they are images, give them "
+            f"the shape (channels, height, width), such as {(1, *shape)}, for which convolutions "
+            "are the default",
+        )
+        return pixels if len(shape) == 2 else ()
+    weak = weak_columns(inputs[:]) if len(shape) == 1 and len(inputs) else []
+    if not weak:
+        return ()
+    verb = "varies" if len(weak) == 1 else "vary"
+    return (
+        f"column {several(map(str, weak), most=8)} of the inputs {verb} too little for the feature "
+        "map 'relu', which expects values of about 1 and takes asinh of them; subtract a constant "
+        "from the column and divide it by another, the same at all clients",
+    )
 
 
 def _named(name: str, wanted: DataSpec) -> DataSpec:
@@ -162,9 +190,16 @@ def feature_map(spec: Spec, input_shape: tuple[int, ...], root: Path | None = No
 
 
 def with_features(
-    dataset: Dataset, found: FoundMap, device: str, progress: Progress | None
+    dataset: Dataset,
+    found: FoundMap,
+    device: str,
+    progress: Progress | None,
+    origin: Dataset | None = None,
 ) -> Dataset:
     """Replace each sample by its features under a map, which are cached.
+
+    If the map belongs to the method, `origin` are the data themselves, which runs of other methods
+    have as well. If only its scale does, these are the features before they are scaled.
 
     Train and test images of one file are one pool, whose features are computed together. The seeds
     of an experiment draw different test sets from the pool and share its features.
@@ -175,12 +210,21 @@ def with_features(
     train = found.features_of(dataset.name, pool, device, progress)
     same = test_pool.values is pool.values
     test = train if same else found.features_of(dataset.name, test_pool, device, progress)
+
+    def of(train: Inputs, test: Inputs) -> Dataset:
+        inputs = dataset.inputs.same_rows_of(train)
+        return replace(dataset, inputs=inputs, test_inputs=dataset.test_inputs.same_rows_of(test))
+
+    digest = found.digest_with(train, test)
+    if found.scaled:
+        origin = of(train, test) if origin is None else origin
+        train = found.scale(train)
+        test = train if same else found.scale(test)
     return replace(
-        dataset,
-        inputs=dataset.inputs.same_rows_of(train),
-        test_inputs=dataset.test_inputs.same_rows_of(test),
+        of(train, test),
         notes=(*dataset.notes, *found.notes),
-        map_digest=found.digest_with(train, test),
+        map_digest=digest,
+        origin=None if origin is None else origin.sha256(),
     )
 
 
@@ -265,15 +309,14 @@ def _found_map(
             normalisation=NORMALISATIONS[normalise],
             measured=measured,
         )
-        facts = {"measured": True} if measured else {}
-        facts |= _cached_settings(wanted) | {"weights": loaded.sha256, "normalise": normalise}
+        facts = _cached_settings(wanted) | {"weights": loaded.sha256, "normalise": normalise}
         notes: tuple[str, ...] = (f"features of {wanted.backbone}, {loaded}", _named_map(made))
         if wanted.statistics == "estimated":
             notes += (
                 "the batch-norm statistics of these features are estimated from the images of all "
                 "clients and of the test set: pooled knowledge",
             )
-        return FoundMap(made, notes, facts, wanted.statistics or "stored")
+        return FoundMap(made, notes, facts, wanted.statistics or "stored", measured)
     if normalise != "none":
         raise BadInput(
             f"data.normalise = {normalise!r} is for networks with trained weights; this feature "
@@ -302,6 +345,12 @@ class FoundMap:
     notes: tuple[str, ...]  # for every result
     facts: dict[str, Any]  # everything that the features depend on, except the samples
     statistics: str = "stored"
+    scaled: bool = False  # whether the cache has the features before they are scaled
+
+    def scale(self, features: Inputs) -> Inputs:
+        """Return the features centred and scaled by the map."""
+        plain = features[:]
+        return Inputs((plain - self.map.centre) / np.float32(self.map.unit))
 
     def digest_with(self, *features: Inputs) -> str | None:
         """Return the digest of the map, with the features that its statistics were estimated from.
@@ -338,8 +387,10 @@ class FoundMap:
     def _chunks(
         self, name: str, images: Inputs, device: str, progress: Progress | None
     ) -> Iterator[FeatureArray]:
-        done = 0
-        for chunk in self.map.chunks(
+        done, plain = 0, self.map
+        if self.scaled:
+            plain = replace(plain, centre=np.zeros_like(plain.centre), unit=1.0)
+        for chunk in plain.chunks(
             images,
             device=device,
             statistics=self.statistics,  # type: ignore[arg-type]

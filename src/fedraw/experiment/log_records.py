@@ -70,7 +70,8 @@ def start_record(scenario: Scenario) -> StartRecord:
         data={
             "train": len(dataset.labels),
             "test": len(dataset.test_labels),
-            "sha256": dataset.sha256(),
+            "sha256": dataset.origin or dataset.sha256(),
+            **({"map": dataset.map_digest} if dataset.origin else {}),
         },
         weights=None
         if loaded is None

@@ -12,8 +12,10 @@ from fedraw.core.aggregation import ServingAverage
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.rarity import far_above_median, rarity_scores
+from fedraw.core.sums import Sums
 from fedraw.core.text import several
 from fedraw.core.types import ClientId
+from fedraw.data.dataset import Inputs
 from fedraw.errors import BadInput
 from fedraw.experiment.calibrating import labels_left_out, refuse_uncalibrated
 from fedraw.experiment.clients import Clients, draw_clients, unknown_labels
@@ -161,7 +163,26 @@ class Scenario:
         """The notes about a likely mistake: labels that somebody does not know, an absurd rate."""
         trains = self.parts.train is None and self.strategy.needs.payload is None
         rate = rate_note(self.spec) if trains else ()
-        return (*rate, *unknown_labels(self.clients))
+        return (*rate, *unknown_labels(self.clients), *self._sums_cautions())
+
+    def _sums_cautions(self) -> tuple[str, ...]:
+        """Return what keeps sums from telling anything: a floor, too few events, constants."""
+        payload, clients = self.strategy.needs.payload, self.clients
+        if not isinstance(payload, Sums):
+            return ()
+        counts = clients.table.counts().values()
+        most = {label: max(own.get(label, 0) for own in counts) for label in clients.table.labels}
+        few = [str(label) for label, count in most.items() if count < payload.floor]
+        events, inputs = self.spec.run.events, clients.dataset.inputs
+        cases = (
+            (bool(few), f"no client has {payload.floor} samples of some labels, which the floor of "
+             f"strategy {spec_name(self.strategy)!r} leaves out: {several(few)}"),
+            (events < len(clients.table), f"run.events = {events} is less than the "
+             f"{len(clients.table)} clients, so the run ends before all were heard"),
+            (_constant(inputs), "the features of all samples are the same, so the model can only "
+             "tell how common labels are; check the samples and the feature map"),
+        )  # fmt: skip
+        return tuple(words for is_so, words in cases if is_so)
 
     @property
     def evaluate_every(self) -> int:
@@ -252,6 +273,12 @@ def _drift(wanted: Drift, events: int, clients: Clients) -> Scheduled:
         before, after = (epoch.table.counts() for epoch in clients.epochs)
         declared = [Declared(c, own) for c, own in after.items() if own != before[c]]
     return Scheduled(max(1, round(wanted.at * events)), declared)
+
+
+def _constant(inputs: Inputs) -> bool:
+    """Return whether all samples are the same; a few nearly always tell that they are not."""
+    first = inputs[:1]
+    return bool(len(first) and (inputs[:256] == first).all() and (inputs[:] == first).all())
 
 
 def _rare(table: LabelTable) -> list[ClientId]:

@@ -289,7 +289,8 @@ def _check_features(client: ClientId, features: Array) -> None:
     if share > MOST_CLIPPED:
         raise BadInput(
             f"client {client!r}: {share:.0%} of the features are beyond ±{LIMIT:g}, where sums are "
-            "clipped; give a feature map whose outputs are about 1, such as the default one"
+            "clipped; divide the samples, or the outputs of your feature map, by constants that "
+            "all clients share, so that most are about 1 in size"
         )
 
 

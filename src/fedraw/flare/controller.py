@@ -35,13 +35,12 @@ from fedraw.core.settings import checked_settings
 from fedraw.core.types import Vector
 from fedraw.dashboard.monitor import Monitor, monitored
 from fedraw.errors import BadInput, FedrawError
-from fedraw.flare.messages import FIELDS, Arrays, MessageCodec, Template
+from fedraw.flare.messages import FIELDS, Arrays, MessageCodec, Template, read_strategy
 from fedraw.server.coordinator import Coordinator, open_federation
 from fedraw.server.problems import Problems
 from fedraw.server.results import EvaluationOutput
 from fedraw.server.settings import ServerSettings
 from fedraw.server.tasks import Failure, Reply, Task, TaskKind
-from fedraw.strategies.catalog import find_method
 
 LOGGER = logging.getLogger("fedraw.server")
 
@@ -323,17 +322,6 @@ def node_of(site: str) -> int:
 def read_settings(table: Mapping[str, Any]) -> ServerSettings:
     """Return the settings of the server."""
     return ServerSettings(**checked_settings(ServerSettings, table, "settings"))
-
-
-def read_strategy(table: Mapping[str, Any] | None) -> Any:
-    """Return the strategy that a table names, with its settings.
-
-    >>> read_strategy({"name": "fedfa", "buffer": 4})
-    FedFa(buffer=4)
-    """
-    own = dict(table or {})
-    method = find_method(own.pop("name", "fedraw"), "strategy.name")
-    return method.make(checked_settings(method.factory, own, "strategy"))
 
 
 def find_function(path: str, key: str) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraw.core.layout import Layout
+from fedraw.core.settings import checked_settings
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.server.messages import (
@@ -35,6 +36,7 @@ from fedraw.server.tasks import (
     Task,
     TrainReply,
 )
+from fedraw.strategies.catalog import find_method
 from fedraw.strategies.protocol import Needs
 
 # The key of fedraw's fields in the metadata of a FLARE message, and the keys of these fields.
@@ -99,6 +101,23 @@ class Template:
             raise RefusedUpdate(f"tensor {name!r} is {type(array).__name__}, not a NumPy array")
         check_tensor_type(name, (array.dtype, array.shape), (own.dtype, own.shape))
         return array
+
+
+def read_strategy(table: Mapping[str, Any] | None) -> Any:
+    """Return the strategy that a table names, with its settings.
+
+    >>> read_strategy({"name": "fedfa", "buffer": 4}).buffer
+    4
+    """
+    own = dict(table or {})
+    method = find_method(own.pop("name", "fedraw"), "strategy.name")
+    strategy = method.make(checked_settings(method.factory, own, "strategy"))
+    if strategy.needs.payload is not None:
+        raise BadInput(
+            f"strategy.name = {method.name!r} runs on Flower and in the simulator; FLARE follows, "
+            "because its sites can only send models so far; choose a method that trains, or Flower"
+        )
+    return strategy
 
 
 @dataclass

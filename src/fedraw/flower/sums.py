@@ -146,7 +146,8 @@ class _Site:
         if share_clipped(features) > MOST_CLIPPED:
             raise BadInput(
                 f"{share_clipped(features):.0%} of the features are beyond ±{LIMIT:g}, where sums "
-                "are clipped; use a feature map whose outputs are about 1"
+                "are clipped; divide the samples, or the outputs of the feature map, by constants "
+                "that all sites share, so that most are about 1 in size"
             )
         shape = SumsShape(len(names), own.width)
         found: Any = shape.of_samples(features, numbers, floor)

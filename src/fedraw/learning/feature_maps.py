@@ -37,7 +37,7 @@ from fedraw.learning import features as frozen
 from fedraw.learning.dead_leaves import dead_leaves
 from fedraw.learning.features import Features, Statistics
 from fedraw.learning.inputs import ImageSequence, Normalisation
-from fedraw.learning.random_features import PatchFilters, RandomReLU
+from fedraw.learning.random_features import MOST, PatchFilters, RandomReLU
 from fedraw.learning.weights import LoadedWeights, load_weights
 from fedraw.storage.files import atomic_write
 
@@ -68,7 +68,7 @@ class FeatureMap:
 
     >>> small = relu((4,), width=3, seed=1)
     >>> small
-    <FeatureMap relu: 3 features of inputs of shape (4,), digest 057283d53af7>
+    <FeatureMap relu: 3 features of inputs of shape (4,), digest e0742f6d02ca>
     >>> small.features(np.zeros((2, 4), np.float32)).shape
     (2, 3)
 
@@ -204,7 +204,7 @@ def convolutions(
 
 
 def relu(input_shape: tuple[int, ...], width: int | None = None, seed: int = 0) -> FeatureMap:
-    """Make the map of random ReLUs for tables and other vectors: max(0, W x + b).
+    """Make the map of random ReLUs for tables and other vectors: max(0, W asinh(x) + b).
 
     Args:
         input_shape: The shape of a sample; images are read as vectors.
@@ -214,7 +214,7 @@ def relu(input_shape: tuple[int, ...], width: int | None = None, seed: int = 0) 
     """
     shape = tuple(input_shape)
     module = RandomReLU(shape, _width(RELU, shape, width)).drawn(_seed(seed))
-    return _fixed(RELU, shape, module, {"seed": seed})
+    return _fixed(RELU, shape, module, {"seed": seed, "inputs": "asinh", "most": MOST})
 
 
 def resnet18(

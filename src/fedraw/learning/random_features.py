@@ -19,6 +19,10 @@ _SMALLEST_SIDE = 4
 _MAX_ANSWERS = 4_000_000
 # Answers of a filter below this are cut off.
 _THRESHOLD = 0.25
+# Columns whose values, after asinh, span less than this, are too flat for `RandomReLU`.
+_WEAK = 0.2
+# The largest feature of `RandomReLU`: a ReLU is flat where samples are very large.
+MOST = 12.0
 # The length of the random directions of `RandomReLU`.
 _LENGTH = 2.0
 
@@ -128,9 +132,11 @@ def regions(values: int) -> int:
 
 
 class RandomReLU(nn.Module):
-    """relu(W x + b): rows of W are random directions of length 2, and b is standard normal.
+    """relu(W asinh(x) + b), at most 12: rows of W are random directions of length 2, b is normal.
 
-    The columns of a table should have about unit size, as those of `fedraw.Columns` have.
+    asinh(x) is about x below 1 in size, and about ±log(2 |x|) above. So columns need not be scaled:
+    a column from 0 to 100,000 becomes one from 0 to 12. What varies little beside its size, such as
+    a year, and what is far smaller than 1 has little effect; see `weak_columns`.
 
     >>> RandomReLU((3,), 5).drawn(seed=0)(torch.zeros(2, 3)).shape
     torch.Size([2, 5])
@@ -160,7 +166,19 @@ class RandomReLU(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the features of the inputs, whose shape is not considered."""
         weights, bias = self.get_buffer("weights"), self.get_buffer("bias")
-        return torch.relu(functional.linear(inputs.flatten(1), weights, bias))
+        return functional.linear(inputs.flatten(1).asinh(), weights, bias).clamp(0, MOST)
+
+
+def weak_columns(samples: Array) -> list[int]:
+    """Return the columns that vary too little for `RandomReLU` to distinguish their values.
+
+    Columns that are constant tell nothing under any map and are left out.
+
+    >>> weak_columns(np.array([[0.0, 1990.0, 0.001, 7.0], [9e4, 2020.0, 0.002, 7.0]]))
+    [1, 2]
+    """
+    spread = np.ptp(np.arcsinh(samples.reshape(len(samples), -1)), axis=0)
+    return [int(own) for own in np.flatnonzero((spread > 0) & (spread < _WEAK))]
 
 
 def _fill(module: nn.Module, **values: Array) -> None:

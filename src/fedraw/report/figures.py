@@ -99,6 +99,13 @@ class Curve(NamedTuple):
         self.low.append(min(values))
         self.high.append(max(values))
 
+    def hold(self, event: float) -> None:
+        """Draw the last value on to an event."""
+        if event > self.event[-1]:
+            self.event.append(event)
+            for own in (self.mean, self.low, self.high):
+                own.append(own[-1])
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -135,9 +142,18 @@ def _draw_accuracy(
 ) -> Drawing | None:
     curves = accuracy_curves(groups, at)
     end = max((curve.event[-1] for named in curves.values() for curve in named.values()), default=1)
+    final = {group for group, seeds in groups.items() if is_final(seeds)}
+    for named in curves.values():
+        for group in final & named.keys():
+            named[group].hold(end)
     panels = [Panel(PANELS[metric], curves[metric], end=end, axis=axis) for metric in PANELS]
     title = f"Accuracy on all labels and on the rare labels, over the {axis} of the run"
     return _drawing(name, title, panels, list(groups))
+
+
+def is_final(seeds: Evaluations) -> bool:
+    """Return whether the last model of every seed could not change any more."""
+    return all(bool(seed) and getattr(seed[-1], "final", False) for seed in seeds)
 
 
 def accuracy_curves(

@@ -21,7 +21,7 @@ from fedraw.pages.html import (
 )
 from fedraw.report import page_tables
 from fedraw.report.drawing import Drawing, on_white, short, svg_of
-from fedraw.report.figures import PANELS, accuracy, accuracy_curves, drawings
+from fedraw.report.figures import PANELS, accuracy, accuracy_curves, drawings, is_final
 from fedraw.report.page_text import (
     MEANING,
     cautions_of,
@@ -149,9 +149,16 @@ def _curves(data: ReportData, figures: Mapping[str, Drawing]) -> str:
         for point in zip(*curve, strict=True)
     ]
     csv = csv_text(["metric", "name", "event", "mean", "lowest", "highest"], rows)
-    figure = _figure(figures["curves"], BANDS)
+    final = [name for name, seeds in data.evaluations.items() if is_final(seeds)]
+    words = BANDS
+    if final:
+        words += (
+            f" The model of {', '.join(final)} was final once every client had been heard: the "
+            "line goes on at its last value."
+        )
+    figure = _figure(figures["curves"], words)
     if "hours" in figures:
-        figure += _figure(figures["hours"], BANDS)
+        figure += _figure(figures["hours"], words)
     return section("curves", "Over the run", figure, copyable("curve-points", csv))
 
 

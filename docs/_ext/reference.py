@@ -196,7 +196,7 @@ def method_pages() -> Iterator[tuple[str, str]]:
         rows += (
             f"| [`{own.name}`]({own.base.name}.md) | {own.title} | {own.summary} | "
             f"{own.memory_text} | {SENT[needs.sends]} | "
-            f"{'yes' if needs.label_evidence else 'no'} | {own.source} | {own.relation or '–'} |\n"
+            f"{'yes' if needs.label_evidence or needs.payload else 'no'} | {own.source} | {own.relation or '–'} |\n"
         )
     yield (
         "methods/index.md",
@@ -226,6 +226,8 @@ def method_page(method: Method) -> str:
         + (", and its training loss." if needs.loss else "."),
         "Rarity scores come from label counts (setting `labels`)."
         if needs.label_evidence
+        else "Sums are of labels, and must match the counts that clients declare."
+        if needs.payload
         else "The method does not use labels.",
     ]
     if needs.min_clients > 1:

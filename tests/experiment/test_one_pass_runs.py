@@ -208,6 +208,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"calibration": {}}, ".calibration. does not go with strategy 'one-pass': its output layer"),
     ({"run": {**TOY["run"], "serve": "ema"}}, "run.serve = 'ema' does not go with strategy"),
     ({"summaries": {"mechanism": "secure-sum"}}, ".summaries. does not go with strategy"),
+    ({"strategy": {"name": "one-pass", "floor": 5000}}, "strategy.floor = 5000: no client has so"),
     ({"features": {"backbone": "relu", "width": 9000}}, "features.width = 9000 must be from 1 to"),
     ({"training": {"model": "text"}, "features": None},
      "samples of dataset 'digits' are texts, for which there is no default feature map"),
@@ -298,6 +299,15 @@ def test_targets_of_a_regression_are_refused() -> None:
         fedraw.simulate(strategy="one-pass", data=data, partition=fedraw.IID(clients=3),
                         metrics={"MAE": lambda o, t: float(abs(o - t).mean())}, seeds=[1],
                         progress=False)  # fmt: skip
+
+
+def test_labels_below_the_floor_are_named() -> None:
+    counts = Scenario.of(spec(), 7).clients.table.counts().values()
+    floor = max(own.get("8", 0) for own in counts) + 1
+    summary = run_seed(spec(strategy={"name": "one-pass", "floor": floor}), 7).summary
+    named = next(note for note in summary["notes"] if note.startswith(f"floor = {floor}"))
+    assert "8" in named.partition(":")[2]
+    assert summary["recall"]["8"] == 0
 
 
 def test_the_log_names_the_default_map() -> None:

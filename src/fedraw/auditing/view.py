@@ -360,16 +360,16 @@ class AuditView:
         """What one pass would need: no arrivals, but features of a fixed map."""
         audit = self.audit
         fewest = int(np.argmin(audit.label_samples))
-        when = "once one of its holders was heard"
+        when = "from the message of its first holder on"
         if audit.times_known:
             last = int(np.argmax(audit.first_heard))
             seconds = duration(float(audit.first_heard[last]))
-            when += f" (the last one, label {audit.labels[last]}, after {seconds})"
+            when += f" (the last label, {audit.labels[last]}, after {seconds})"
         samples = counted(int(audit.label_samples[fewest]), "sample")
         return (
             "Try one pass first if features of a fixed map are at hand, such as a pre-trained "
-            f"network: every site sends sums once, and a label counts in full {when}. The smallest "
-            f"label, {audit.labels[fewest]}, has {samples}. "
+            f"network: every site sends sums once, and the model knows a label {when}. "
+            f"The smallest label, {audit.labels[fewest]}, has {samples}. "
             "docs/explanation/choose.md says when training is better."
         )
 

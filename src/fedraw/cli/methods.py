@@ -56,7 +56,8 @@ def _list() -> Table:
 def _needs(method: Method) -> str:
     needs = method.make().needs
     sent = SENT[needs.sends] + (" and their training loss" if needs.loss else "")
-    labels = "it uses labels" if needs.label_evidence else "it uses no labels"
+    uses = needs.label_evidence is not None or needs.payload is not None
+    labels = "it uses labels" if uses else "it uses no labels"
     return f"server: {method.memory_text}; clients send {sent}; {labels}"
 
 

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
-from fedraw.core.types import ClientId, Floats, Ints
+from fedraw.core.types import ClientId, Floats, Ints, Label
 from fedraw.errors import BadInput, RefusedUpdate
 
 # Features are clipped to ±LIMIT and rounded to multiples of GRID.
@@ -196,6 +197,18 @@ class Sums:
         shape = SumsShape.of_head(model)
         samples = max(1.0, float(shape.counts(message).sum()))
         return float(np.sqrt(max(0.0, float(shape.squares(message).sum())) / samples))
+
+
+def labels_below(table: LabelTable, floor: int) -> list[Label]:
+    """Return the labels of which no client has so many samples.
+
+    >>> table = LabelTable.from_counts({"a": {"cat": 5, "owl": 2}, "b": {"owl": 3}})
+    >>> labels_below(table, floor=4)
+    ['owl']
+    """
+    most = np.zeros(len(table.labels), np.int64)
+    np.maximum.at(most, table.column, table.count)
+    return [label for label, n in zip(table.labels, most.tolist(), strict=True) if 0 < n < floor]
 
 
 def on_grid(features: npt.NDArray[Any]) -> Floats:

@@ -12,7 +12,7 @@ from fedraw.core.aggregation import ServingAverage
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.rarity import far_above_median, rarity_scores
-from fedraw.core.sums import Sums
+from fedraw.core.sums import Sums, labels_below
 from fedraw.core.text import several
 from fedraw.core.types import ClientId
 from fedraw.data.dataset import Inputs
@@ -26,7 +26,12 @@ from fedraw.experiment.options import DEFAULTS, Options
 from fedraw.experiment.parts import NO_PARTS, Parts, digest, with_plugins
 from fedraw.experiment.sections import Drift
 from fedraw.experiment.spec import Spec, spec_settings_of
-from fedraw.experiment.training import make_head, make_network, refuse_with_sums
+from fedraw.experiment.training import (
+    make_head,
+    make_network,
+    refuse_empty_sums,
+    refuse_with_sums,
+)
 from fedraw.learning.losses import CROSS_ENTROPY
 from fedraw.simulation.arrivals import ArrivalLaw, Fixed, Recorded, jitter, poisson, stand_ins
 from fedraw.simulation.executors.base import Executor
@@ -38,8 +43,8 @@ from fedraw.strategies.protocol import Declared, Setup, Strategy
 # The number of evaluations, or somewhat more, of a run that ends when every client was heard.
 MOST_EVALUATIONS = 100
 NOBODY_TRAINS = (
-    "clients send sums of fixed features and do not train: [training] and any model or training "
-    "function have no effect, and the model is a linear layer"
+    "clients send sums of fixed features and do not train: the settings of local training, a model "
+    "and a training function have no effect, and the model is a linear layer"
 )
 
 if TYPE_CHECKING:
@@ -116,6 +121,8 @@ class Scenario:
                 sent = payload.layout(layout).size * payload.dtype.itemsize
             costs = client_costs(spec, clients, model.nbytes, streams, sent)
             clients = with_costs(clients, costs)
+        if payload is not None:
+            refuse_empty_sums(clients, getattr(payload, "floor", 1))
         changes = member_changes(spec, clients, streams)
         there = founders(clients.claimed, changes)
         rate = spec.training.sgd().lr if parts.train is None else spec.training.chosen_lr
@@ -155,7 +162,7 @@ class Scenario:
         if self.spec.calibration is not None:
             own += labels_left_out(self.clients)
         if self.strategy.needs.payload is not None:
-            own += (NOBODY_TRAINS,)
+            own += (NOBODY_TRAINS, *self._left_out())
         return (*self.clients.dataset.notes, *own, *self.cautions, *self._sites())
 
     @property
@@ -183,6 +190,15 @@ class Scenario:
              "tell how common labels are; check the samples and the feature map"),
         )  # fmt: skip
         return tuple(words for is_so, words in cases if is_so)
+
+    def _left_out(self) -> tuple[str, ...]:
+        """Return which labels no client sends, because all have fewer samples than the floor."""
+        floor = getattr(self.strategy.needs.payload, "floor", 1)
+        out = labels_below(self.clients.table, floor)
+        if not out:
+            return ()
+        named = several(map(str, out), most=10)
+        return (f"floor = {floor} leaves out the labels of which no client has so many: {named}",)
 
     @property
     def evaluate_every(self) -> int:

@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedraw.core.randomness import Streams
-from fedraw.core.sums import LIMIT, MOST_CLIPPED, Sums, SumsShape, share_clipped
+from fedraw.core.sums import (
+    LIMIT,
+    MOST_CLIPPED,
+    Sums,
+    SumsShape,
+    labels_below,
+    share_clipped,
+)
 from fedraw.core.types import ClientId, Ints, Vector
 from fedraw.data.dataset import Array, Dataset, Inputs
 from fedraw.errors import BadInput, MissingExtra
-from fedraw.experiment.clients import LocalData, shared
+from fedraw.experiment.clients import Clients, LocalData, shared
 from fedraw.experiment.loading import weights_file
 from fedraw.experiment.options import Options
 from fedraw.experiment.sections import TEXT_MODEL
@@ -140,6 +147,15 @@ def refuse_with_sums(spec: Spec, name: str) -> None:
     ):
         if is_set:
             raise BadInput(f"{key} does not go with strategy {name!r}: {reason}; leave it out")
+
+
+def refuse_empty_sums(clients: Clients, floor: int) -> None:
+    """Refuse a floor with which nobody would send anything."""
+    if len(labels_below(clients.table, floor)) == len(clients.table.labels):
+        raise BadInput(
+            f"strategy.floor = {floor}: no client has so many samples of any label, so nobody "
+            "would send anything; lower it"
+        )
 
 
 def _refuse_targets(parts: Parts, dataset: Dataset) -> None:

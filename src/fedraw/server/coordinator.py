@@ -122,6 +122,12 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
     _refuse_residuals(strategy)
     if strategy.needs.payload is not None:
         _check_sums(strategy, settings, layout)
+    if strategy.needs.finishes and not settings.sites:
+        LOGGER.warning(
+            "sites is empty, so this federation ends as soon as all sites that have joined were "
+            "heard, which may be %d; name all sites that are to be heard",
+            settings.min_clients,
+        )
     if 1 < strategy.needs.min_clients == settings.min_clients:
         LOGGER.warning(
             "min_clients = %d equals the number of buffer slots, so the buffer shrinks as soon as "

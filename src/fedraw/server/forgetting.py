@@ -130,4 +130,5 @@ def _remains(folder: Path, site: str) -> tuple[str, ...]:
     remains += [f"{copy}: a copy of the folder, with its sums" for copy in copies]
     if site in read_revoked(folder).sites:
         remains.append(f"{folder / REVOKED}: its name")
-    return (*remains, "backups that were made before, and models that were given away")
+    remains.append("backups that were made before, and models that were given away")
+    return (*remains, "its name in the setting sites, if it is there: the server waits for it")

@@ -90,6 +90,7 @@ class Method:
         thresholds: The standings below which the audit calls a label lost and at risk.
         memory: Number of models that the server stores at most between two arrivals: always, per
             buffer slot, and per client.
+        stores: What the server stores, if it is not models.
         merit: The mean AvgRare in percent over the settings with rare labels of the arena on
             digits and HAM10000, with the method's rate tuned; the audit orders methods of equal
             cost by it. None if it was not measured.
@@ -111,6 +112,7 @@ class Method:
     audit_rule: AuditRule | None = None
     thresholds: tuple[float, float] | None = None
     memory: tuple[float, float, float] | None = None
+    stores: str = ""
     merit: float | None = None
     colour: str | None = None
 
@@ -143,7 +145,7 @@ class Method:
         ('4 + K + N models', '1 model')
         """
         if self.memory is None:
-            return "not measured"
+            return self.stores or "not measured"
         fixed, slots, clients = self.memory
         parts = [f"{fixed:g}"]
         for factor, symbol in ((slots, "K"), (clients, "N")):
@@ -544,6 +546,7 @@ _ROWS = (
         "and the server stores the sums of every client",
         source="this project",
         related="the sums of Fed3R, solved as a discriminant",
+        stores="the sums of every client; on a server they lie on disk",
         demo=True,
     ),
 )

@@ -3,7 +3,8 @@
 Nobody trains. A client sends the counts, sums and products of the fixed features of its samples
 (`core.sums`), the server adds them up, and the model is the linear layer that is solved from the
 totals (`core.linear_head`). The totals do not depend on the order of the messages, on anybody's
-speed, on staleness or on a buffer, so a label counts in full once one of its holders was heard.
+speed, on staleness or on a buffer: the model knows a label from the message of its first holder on,
+and in full once all of its holders were heard.
 
 The discriminant follows from pooled moments as in GH-OFL (arXiv 2602.01186, ICLR 2026), ridge
 regression on the same sums is Fed3R (arXiv 2406.01116, ICML 2024).

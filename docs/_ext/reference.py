@@ -196,7 +196,8 @@ def method_pages() -> Iterator[tuple[str, str]]:
         rows += (
             f"| [`{own.name}`]({own.base.name}.md) | {own.title} | {own.summary} | "
             f"{own.memory_text} | {SENT[needs.sends]} | "
-            f"{'yes' if needs.label_evidence or needs.payload else 'no'} | {own.source} | {own.relation or '–'} |\n"
+            f"{'yes' if needs.label_evidence or needs.payload else 'no'} | {own.source} | "
+            f"{own.relation or '–'} |\n"
         )
     yield (
         "methods/index.md",

@@ -162,7 +162,7 @@ class Scenario:
         if self.spec.calibration is not None:
             own += labels_left_out(self.clients)
         if self.strategy.needs.payload is not None:
-            own += (NOBODY_TRAINS, *self._left_out())
+            own += (NOBODY_TRAINS,)
         return (*self.clients.dataset.notes, *own, *self.cautions, *self._sites())
 
     @property
@@ -177,28 +177,17 @@ class Scenario:
         payload, clients = self.strategy.needs.payload, self.clients
         if not isinstance(payload, Sums):
             return ()
-        counts = clients.table.counts().values()
-        most = {label: max(own.get(label, 0) for own in counts) for label in clients.table.labels}
-        few = [str(label) for label, count in most.items() if count < payload.floor]
+        few = labels_below(clients.table, payload.floor)
         events, inputs = self.spec.run.events, clients.dataset.inputs
         cases = (
             (bool(few), f"no client has {payload.floor} samples of some labels, which the floor of "
-             f"strategy {spec_name(self.strategy)!r} leaves out: {several(few)}"),
+             f"strategy {spec_name(self.strategy)!r} leaves out: {several(map(str, few))}"),
             (events < len(clients.table), f"run.events = {events} is less than the "
              f"{len(clients.table)} clients, so the run ends before all were heard"),
             (_constant(inputs), "the features of all samples are the same, so the model can only "
              "tell how common labels are; check the samples and the feature map"),
         )  # fmt: skip
         return tuple(words for is_so, words in cases if is_so)
-
-    def _left_out(self) -> tuple[str, ...]:
-        """Return which labels no client sends, because all have fewer samples than the floor."""
-        floor = getattr(self.strategy.needs.payload, "floor", 1)
-        out = labels_below(self.clients.table, floor)
-        if not out:
-            return ()
-        named = several(map(str, out), most=10)
-        return (f"floor = {floor} leaves out the labels of which no client has so many: {named}",)
 
     @property
     def evaluate_every(self) -> int:

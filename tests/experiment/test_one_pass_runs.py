@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -90,7 +92,7 @@ def test_runs_on_the_same_samples_can_be_compared(tmp_path: Path) -> None:
         run_seed(fedraw.Spec.from_dict(trained), 7, folder / "other" / "seed-7")
         found = fedraw.compare([folder / "one", folder / "other"])
         assert len(set(found.rows[0].data) | set(found.rows[1].data)) == 1
-        assert paired(*found.rows, "AvgRare").mean > 0
+        assert paired(found.rows[0], found.rows[1], "AvgRare").mean > 0
         assert not any("different data" in note for note in found.notes)
         assert any(note.startswith("one-pass: clients send sums") for note in found.notes)
         data = read_objects(folder / "one" / "seed-7" / "events.jsonl")[0]["data"]
@@ -104,7 +106,7 @@ def test_a_final_model_is_drawn_to_the_end_of_the_others() -> None:
     drawing = figures.accuracy({run.name: [run.evaluations] for run in runs})
     assert drawing is not None
     lines = drawing.draw().axes[0].get_lines()
-    ends = [tuple(map(float, line.get_xydata()[-1])) for line in lines]  # type: ignore[index]
+    ends = [tuple(np.asarray(line.get_xydata())[-1].tolist()) for line in lines]
     assert (40.0, runs[0].evaluations[-1].metrics["GlobalAcc"]) in ends
 
 
@@ -126,6 +128,45 @@ def test_a_scaled_network_does_not_change_the_data(tmp_path: Path) -> None:
     assert other.origin is None
     assert not np.array_equal(one.inputs[:], other.inputs[:])
     assert abs(float(one.inputs[:].std()) - 1) < 1
+
+
+def test_features_and_head_are_one_module(tmp_path: Path) -> None:
+    import torch
+
+    from fedraw.learning.feature_maps import default_map, relu
+
+    rng = np.random.default_rng(0)
+    images = (255 * rng.random((200, 1, 8, 8))).astype(np.uint8)
+    labels = rng.integers(0, 3, 200)
+    images[np.arange(200), 0, :, 2 * labels] = 255
+    data: dict[str, Any] = {
+        "data": (images[:150], labels[:150]),
+        "test": (images[150:], labels[150:]),
+    }
+    result = fedraw.simulate(strategy="one-pass", **data, out=tmp_path, seeds=[1],
+                             partition=fedraw.IID(clients=3), progress=False)  # fmt: skip
+    found = fedraw.load(tmp_path)[1].classifier(default_map((1, 8, 8)))
+    with torch.no_grad():
+        scores = found(torch.from_numpy(images[150:]))
+        floats = found(torch.from_numpy(images[150:].astype(np.float32) / 255))
+    right = 100 * np.mean(scores.argmax(1).numpy() == labels[150:])
+    assert right > 80
+    assert right == pytest.approx(result[1].summary["metrics"]["GlobalAcc"])
+    torch.testing.assert_close(scores, floats)
+    torch.save(found, tmp_path / "classifier.pt")
+    same = torch.load(tmp_path / "classifier.pt", weights_only=False)
+    assert torch.equal(same(torch.from_numpy(images[:9])), found(torch.from_numpy(images[:9])))
+    batch = {0: torch.export.Dim("batch", max=32)}
+    graph = torch.export.export(found, (torch.zeros(2, 1, 8, 8),), dynamic_shapes=(batch,))
+    few = torch.from_numpy(images[150:180].astype(np.float32) / 255)
+    torch.testing.assert_close(graph.module()(few), scores[:30])
+    with pytest.raises(
+        BadInput, match=r"seed 1, has the feature map convolutions, .*; give the map"
+    ):
+        result[1].classifier(relu((1, 8, 8), 540))
+    trained = fedraw.simulate(data="digits", events=20, seeds=[1], progress=False)
+    with pytest.raises(BadInput, match="seed 1, has no feature map, and"):
+        trained[1].classifier(default_map((1, 8, 8)))
 
 
 def test_with_fewer_events_than_clients_the_run_has_an_ordinary_end() -> None:
@@ -157,6 +198,43 @@ def test_executors_do_not_change_a_byte(executor: str, tmp_path: Path) -> None:
     run_seed(spec(), 7, tmp_path / "other", options=options)
     one, other = (tmp_path / name / "events.jsonl" for name in ("inline", "other"))
     assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("executor", ["inline", "processes"])
+def test_large_messages_are_kept_in_a_file(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    again = spec(losses={"twice": 0.5}, drift={"label": 8, "kind": "move", "at": 0.01,
+                                               "declared": "again"})  # fmt: skip
+    plain = totals(again, executor)
+    monkeypatch.setattr("fedraw.experiment.training.MOST_IN_MEMORY", 0)
+    monkeypatch.setattr("fedraw.simulation.executors.spilled._PART", 2**15)
+    assert totals(again, executor) == plain
+    options = Options()
+    scenario = Scenario.of(spec(), 7)
+    with executor_of(scenario, options) as running:
+        simulation = scenario.simulation(running)
+        simulation.step()
+        (message,) = simulation.state.messages.values()  # type: ignore[attr-defined]
+        assert not message.flags.owndata
+        assert not message.flags.writeable
+
+
+def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedraw.experiment.training.MOST_IN_MEMORY", 0)
+
+    def full(self: Any, part: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    class File(io.FileIO):
+        write = full
+
+    def opened(buffering: int) -> Any:
+        return File(os.devnull, "w")
+
+    monkeypatch.setattr("fedraw.simulation.executors.spilled.Spilled._extend",
+                        lambda self: self._free.append(0))  # fmt: skip
+    monkeypatch.setattr("tempfile.TemporaryFile", opened)
+    with pytest.raises(BadInput, match=r"No space left on device.*; set TMPDIR to a folder with"):
+        run_seed(spec(), 7)
 
 
 def test_a_stopped_run_starts_again_and_ends_the_same(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -369,3 +369,17 @@ def test_a_file_has_its_recipe_in_words(tmp_path: Path) -> None:
         {"seed": 7},
         [1, 8, 8],
     )
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        ({}, "head = no tensors is not a linear layer; give its weights and its biases"),
+        ({"w": np.zeros((2, 3))}, r"head = w of shape \(2, 3\) is not a linear layer"),
+        ({"w": np.zeros((2, 3)), "b": np.zeros(3)}, r"b of shape \(3,\) is not a linear layer"),
+        ({"w": np.zeros((2, 4)), "b": np.zeros(2)}, "has weights for 4 features, and this .* 3"),
+    ],
+)
+def test_a_head_must_fit_the_map(head: Mapping[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        relu((5,), 3).with_head(head)

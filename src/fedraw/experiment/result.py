@@ -95,6 +95,23 @@ class SeedResult:
             return self._arrays()
         return tensors(self._arrays())
 
+    def classifier(self, feature_map: Any) -> Any:
+        """Return the feature map and the last model as one torch module, from samples to scores.
+
+        For methods whose clients send sums, such as one pass. `feature_map` is the one that the
+        notes of the result name: `fedraw.learning.feature_maps.default_map(shape)` where nobody
+        chose another.
+        """
+        digest = feature_map.digest
+        notes = [note for note in self.summary.get("notes", ()) if "feature map" in note]
+        if not any(f"digest {digest[:16]}" in note for note in notes):
+            said = f"has the {notes[-1]}" if notes else "has no feature map"
+            raise BadInput(
+                f"{self.name}, seed {self.seed}, {said}, and the given one has the digest "
+                f"{digest[:16]}; give the map of the run"
+            )
+        return feature_map.with_head(self.state_dict())
+
     def _arrays(self) -> dict[str, Any]:
         if self.layout is not None:
             return {s.name: self.model[s.slice].reshape(s.shape) for s in self.layout.segments}

@@ -41,6 +41,7 @@ from fedraw.simulation.executors.inline import (
 from fedraw.simulation.executors.processes import Processes
 from fedraw.simulation.executors.ray_cluster import cpus_of_cluster
 from fedraw.simulation.executors.ray_workers import RayWorkers
+from fedraw.simulation.executors.spilled import spilled
 from fedraw.simulation.perturbations.attacks import Attackers, Support
 from fedraw.strategies.protocol import Needs
 
@@ -53,6 +54,10 @@ if TYPE_CHECKING:
     from fedraw.learning.own_training import TrainFunction
     from fedraw.learning.training import Trainer
     from fedraw.learning.weights import LoadedWeights
+
+
+# Bytes of the messages of all clients above which they are kept in a temporary file.
+MOST_IN_MEMORY = 2**30
 
 
 @dataclass(frozen=True, eq=False)
@@ -432,7 +437,7 @@ def _stacked_trainer(trainer: Trainer, recipe: Recipe) -> BatchedTrainer:
 @contextmanager
 def executor_of(scenario: Scenario, options: Options) -> Iterator[Executor]:
     """Return the executor of a run, wrapped by its attack; its workers end with the run."""
-    with _executor(scenario, options) as executor:
+    with _executor(scenario, options) as own, _in_memory_or_file(own, scenario) as executor:
         claim, layout = scenario.spec.misreport, scenario.setup.layout
         if claim is None or claim.support is None or layout is None:
             yield executor
@@ -440,6 +445,21 @@ def executor_of(scenario: Scenario, options: Options) -> Iterator[Executor]:
         (output,) = scenario.clients.dataset.label_indices([claim.label])
         support = Support(output, claim.support, layout)
         yield Attackers(executor, scenario.clients.attackers, support)
+
+
+@contextmanager
+def _in_memory_or_file(executor: Executor, scenario: Scenario) -> Iterator[Executor]:
+    """Keep messages in a file if the strategy keeps those of all clients and they are large."""
+    payload = scenario.strategy.needs.payload
+    if payload is None:
+        yield executor
+        return
+    size = payload.layout(scenario.setup.layout).size * payload.dtype.itemsize
+    if size * len(scenario.clients.table) <= MOST_IN_MEMORY:
+        yield executor
+        return
+    with spilled(executor, size) as in_file:
+        yield in_file
 
 
 @contextmanager

@@ -36,7 +36,7 @@ from fedraw.errors import BadInput
 from fedraw.learning import features as frozen
 from fedraw.learning.dead_leaves import dead_leaves
 from fedraw.learning.features import Features, Statistics
-from fedraw.learning.inputs import ImageSequence, Normalisation
+from fedraw.learning.inputs import ImageSequence, Normalisation, Preprocessor
 from fedraw.learning.random_features import MOST, PatchFilters, RandomReLU
 from fedraw.learning.weights import LoadedWeights, load_weights
 from fedraw.storage.files import atomic_write
@@ -146,6 +146,16 @@ class FeatureMap:
         metadata = {"feature_map": _FORMAT, "recipe": json.dumps(description, sort_keys=True)}
         atomic_write(Path(path), safetensors.torch.save(self._tensors(), metadata))
 
+    def with_head(self, head: Mapping[str, Any]) -> Classifier:
+        """Return features and linear layer as one torch module, from samples to scores.
+
+        Args:
+            head: The tensors of the linear layer by name, such as `state_dict()` of a run of one
+                pass, or the content of its model.safetensors.
+
+        """
+        return Classifier(self, head)
+
     def _description(self) -> dict[str, Any]:
         pixels = self.normalisation
         return {
@@ -164,6 +174,59 @@ class FeatureMap:
         return {name: own.detach().cpu().contiguous().clone() for name, own in state.items()}
 
 
+class Classifier(nn.Module):
+    """A feature map and a linear layer: bytes or floats of samples in, one score a label out.
+
+    An ordinary module in evaluation mode, for `torch.save`, `state_dict` and `torch.export` (of
+    batches of up to 32 samples). Bytes are read as pixels from 0 to 255. Only the linear layer
+    `head` has parameters.
+
+    >>> own = relu((4,), 3).with_head({"weight": np.ones((2, 3)), "bias": np.zeros(2)})
+    >>> own(torch.zeros(5, 4)).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(self, feature_map: FeatureMap, head: Mapping[str, Any]) -> None:
+        super().__init__()
+        weights, biases = _linear_layer(head, feature_map.width)
+        self.features = copy.deepcopy(feature_map.module)
+        self.register_buffer("centre", torch.from_numpy(feature_map.centre.copy()))
+        self.register_buffer("unit", torch.tensor(feature_map.unit, dtype=torch.float32))
+        self.head = nn.Linear(feature_map.width, len(biases))
+        with torch.no_grad():
+            self.head.weight.copy_(weights)
+            self.head.bias.copy_(biases)
+        self._normalisation = feature_map.normalisation
+        self.eval()
+
+    def forward(self, samples: torch.Tensor) -> torch.Tensor:
+        """Return the scores of the samples, one row for each."""
+        preprocess = Preprocessor(self.head.weight.device, self._normalisation)
+        outputs = self.features(preprocess(samples))
+        scaled = (outputs - self.get_buffer("centre")) / self.get_buffer("unit")
+        scores: torch.Tensor = self.head(scaled)
+        return scores
+
+
+def _linear_layer(head: Mapping[str, Any], width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the weights and the biases among the named tensors of a linear layer."""
+    found = {name: torch.as_tensor(own).detach() for name, own in head.items()}
+    weights = [own for own in found.values() if own.ndim == 2]
+    biases = [own for own in found.values() if own.ndim == 1]
+    if len(found) != 2 or not weights or not biases or len(weights[0]) != len(biases[0]):
+        shapes = ", ".join(f"{name} of shape {tuple(own.shape)}" for name, own in found.items())
+        raise BadInput(
+            f"head = {shapes or 'no tensors'} is not a linear layer; give its weights and its "
+            "biases, such as the state_dict() of a run of one pass"
+        )
+    if weights[0].shape[1] != width:
+        raise BadInput(
+            f"the linear layer has weights for {weights[0].shape[1]:,} features, and this feature "
+            f"map has {width:,}; give the map that the run names in its notes"
+        )
+    return weights[0], biases[0]
+
+
 # -- The built-in maps ----------------------------------------------------------------------------
 
 
@@ -176,6 +239,16 @@ def default_features(input_shape: tuple[int, ...]) -> tuple[str, int]:
     if len(input_shape) != 3 or min(input_shape[1:]) < 4:
         return RELU, 512
     return CONVOLUTIONS, default_width(CONVOLUTIONS, input_shape)
+
+
+def default_map(input_shape: tuple[int, ...]) -> FeatureMap:
+    """Make the map for samples of this shape, if nobody chooses.
+
+    >>> default_map((30,)).kind
+    'relu'
+    """
+    kind, width = default_features(tuple(input_shape))
+    return (convolutions if kind == CONVOLUTIONS else relu)(input_shape, width)
 
 
 def default_width(kind: str, input_shape: tuple[int, ...]) -> int:

@@ -10,10 +10,10 @@ The last term removes a bias: the squared norm of a mean that is estimated from 
 large by about tr(V⁻¹ W) / n_l, which would punish labels with few samples.
 
 Sums with noise are not standardised, because the noise of a variance would be a factor. Labels
-whose count is not clearly above zero are left out. The eigenvalues of W are raised to the largest
-one that noise alone has (the edge of Wigner's semicircle), so that directions of noise are not
-trusted: with much noise, V is a multiple of the identity and the nearest mean decides; without
-noise, it is W.
+whose count is not clearly above zero are left out. The eigenvalues of W are raised to the root mean
+square of those that noise alone has (half the radius of Wigner's semicircle), so that directions of
+noise are not trusted: with much noise, V is near a multiple of the identity and the nearest mean
+decides; with little, it is W.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class LinearHead:
         if noise is None:
             return shrunk_inverse(covariance, self._part(covariance, freedom))
         part = 0.0 if self.shrinkage == "auto" else float(self.shrinkage)
-        return raised_inverse(covariance, part, noise_edge(noise, len(covariance)) / samples)
+        return raised_inverse(covariance, part, noise_level(noise, len(covariance)) / samples)
 
     def _part(self, covariance: Floats, freedom: float) -> float:
         if self.shrinkage != "auto":
@@ -152,11 +152,9 @@ def held_labels(shape: SumsShape, totals: Floats, noise: Noise | None) -> Ints:
     return np.flatnonzero(counts > least)
 
 
-def noise_edge(noise: Noise, features: int) -> float:
-    """Return about the largest eigenvalue of a symmetric matrix that is only noise."""
-    return float(
-        noise.products * np.sqrt(2 * features)
-    )  # 2 √d times the deviation off the diagonal
+def noise_level(noise: Noise, features: int) -> float:
+    """Return the root mean square of the eigenvalues of a symmetric matrix that is only noise."""
+    return float(noise.products * np.sqrt(features / 2))  # half the variance off the diagonal
 
 
 def raised_inverse(covariance: Floats, part: float, least: float) -> Floats:

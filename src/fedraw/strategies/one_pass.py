@@ -21,6 +21,7 @@ from fedraw.core.linear_head import LinearHead, Readout, held_labels
 from fedraw.core.private_sums import EXACT, Noise, SumsPrivacy
 from fedraw.core.settings import whole
 from fedraw.core.sums import MOST_SAMPLES, Sums, SumsShape
+from fedraw.core.sums_outliers import far_means
 from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats, Label, Vector
 from fedraw.errors import BadInput, RefusedUpdate
@@ -87,7 +88,21 @@ class OnePassState:
         """Every member was heard, so that no further arrival is to come."""
         if self.awaited or not self.messages:
             return None
-        return f"every member was heard{self._lost_in_noise()}"
+        return f"every member was heard{self._lost_in_noise()}{self._far_means()}"
+
+    def _far_means(self) -> str:
+        """Return whose sums differ most from those of other holders, for the log."""
+        found = [] if self.privacy else far_means(self.shape, self.messages, self.totals)
+        if not found:
+            return ""
+        client, label, distance, others = found[0]
+        name = label if self.labels is None else self.labels[label]
+        words = (
+            f"; compare the samples of client {client!r}: its mean of label {name!r} is "
+            f"{distance:.1f} deviations from the median of {others} other holders"
+        )
+        more = len({one.client for one in found}) - 1
+        return words if not more else f"{words}, and {more} more have such means"
 
     def _lost_in_noise(self) -> str:
         """Return which labels are left out because noise hides them, for the log."""

@@ -64,6 +64,7 @@ PARTITIONS: dict[str, dict[str, Any]] = {
     "6 sites": {"clients": 6, "clients_per_rare_label": 1, "clients_per_common_label": 4},
     "1 site": {"kind": "iid", "clients": 1},
 }
+ALONE = "1 site, or a trusted server"
 STYLES = {
     "1 site": LineStyle("#808080", ":", "^", False),
     "6 sites": LineStyle("#3c94c4", "--", "s", False),
@@ -171,12 +172,13 @@ def drawing(rows: Sequence[Row]) -> Drawing:
                 panel.plot(across, means, **style.options())
                 panel.errorbar(across, means, spread, fmt="none", ecolor=style.colour, capsize=2)
             panel.set_xticks(range(len(EPSILONS)))
-            panel.set_xticklabels([*(f"{e:g}" for e in EPSILONS if e), "no noise"])
-            panel.set(title=f"{TITLES[name]} ({features})", xlabel="epsilon of a sample")
-            panel.set_ylim(0, 102)
+            panel.set_xticklabels([*(f"{e:g}" for e in EPSILONS if e), "none"])
+            panel.set(title=f"{TITLES[name]} ({features})", xlabel="epsilon (none: no noise)")
+            panel.set_ylim(-3, 103)
             panel.grid(axis="y")
         panels[0].set_ylabel("AvgRare (%)")
-        legend(figure, STYLES, len(STYLES))
+        named = {ALONE if sites == "1 site" else sites: own for sites, own in STYLES.items()}
+        legend(figure, named, len(named))
         return figure
 
     return Drawing("one-pass-privacy", "AvgRare of one pass against epsilon", draw)

@@ -175,7 +175,9 @@ class OnePass:
     def __post_init__(self) -> None:
         LinearHead(self.prior, self.shrinkage, self.readout)  # refuses settings out of range
         whole("floor", self.floor)
-        SumsPrivacy(self.epsilon or 1.0, self.delta, self.clip, self.group)
+        SumsPrivacy(
+            1.0 if self.epsilon is None else self.epsilon, self.delta, self.clip, self.group
+        )
         for key in ("delta", "clip", "group"):
             if self.epsilon is None and getattr(self, key) != getattr(OnePass, key):
                 raise BadInput(

@@ -391,3 +391,28 @@ def test_the_log_names_the_default_map() -> None:
     summary = run_seed(fedraw.Spec.from_dict(tables), 7).summary
     assert any("feature map convolutions" in note for note in summary["notes"])
     assert summary["metrics"]["AvgRare"] > 90
+
+
+NOISY = {"name": "one-pass", "epsilon": 20.0}
+
+
+def test_noise_repeats_and_does_not_depend_on_speeds() -> None:
+    assert totals(spec(strategy=NOISY)) == totals(spec(strategy=NOISY))
+    assert totals(spec(strategy=NOISY)) != totals(spec())
+    fast = spec(strategy=NOISY, speeds={"kind": "equal"}, losses={"twice": 0.5})
+    assert totals(fast) == totals(spec(strategy=NOISY))
+
+
+def test_workers_draw_the_same_noise() -> None:
+    assert totals(spec(strategy=NOISY), "processes") == totals(spec(strategy=NOISY))
+
+
+def test_noise_costs_accuracy_and_little_noise_little() -> None:
+    found = [
+        run_seed(spec(strategy={"name": "one-pass", "epsilon": own}), 7).summary["metrics"]
+        for own in (0.5, 3.0, 100.0)
+    ]
+    accuracies = [own["GlobalAcc"] for own in found]
+    assert accuracies == sorted(accuracies)
+    assert accuracies[0] < 50
+    assert accuracies[2] > 80

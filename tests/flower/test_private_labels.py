@@ -22,7 +22,7 @@ from tests.flower.private_app.hidden.apps import COUNTS, label_counts, train
 
 from fedraw.errors import BadInput
 from fedraw.flower import client_app, server_app
-from fedraw.flower.client import _private_file
+from fedraw.flower.client import private_file
 from fedraw.flower.server import read_server_settings
 from fedraw.privacy.budget import Privacy
 
@@ -92,7 +92,7 @@ def check(records: list[dict[str, Any]]) -> None:
 
 def test_sites_with_similar_names_have_files_of_their_own() -> None:
     names = ["ward 1", "ward_1", "ward/1", "ward-1"]
-    files = [_private_file(context_of(1, site=name)).name for name in names]
+    files = [private_file(context_of(1, site=name)).name for name in names]
     assert len(set(files)) == 4
     assert files[1] == "fedraw-ward_1.json"
 

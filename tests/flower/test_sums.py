@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 from tests.flower.deployment import Deployment
 from tests.flower.memory_grid import MemoryGrid, context_of, identity
 
+from fedraw.core.private_sums import SumsPrivacy
 from fedraw.core.sums import SumsShape, digest
 from fedraw.errors import BadInput
 from fedraw.flower import client_app, server_app, sums_app
@@ -191,6 +192,95 @@ def test_a_server_reads_the_facts_of_a_file_without_torch(tmp_path: Path) -> Non
     made = relu((3,), width=5, seed=1)
     made.save(tmp_path / "map.safetensors")
     assert feature_map_facts(tmp_path / "map.safetensors") == (made.digest, 5)
+
+
+BUDGET = SumsPrivacy(epsilon=4.0)
+
+
+def private_app(folder: Path, privacy: SumsPrivacy | None = BUDGET) -> Any:
+    """An app whose site keeps its key in a folder."""
+
+    def own_samples(context: Context) -> tuple[Any, list[str]]:
+        context.node_config["private-folder"] = str(folder)
+        return samples(context)
+
+    return sums_app(own_samples, Doubled(), privacy=privacy)
+
+
+def private_lead(folder: Path, **more: Any) -> MemoryGrid:
+    (folder / "keys").mkdir(exist_ok=True, parents=True)
+    app = more.pop("app", None) or private_app(folder / "keys")
+    strategy = more.pop("strategy", None) or OnePass(epsilon=4.0)
+    return lead(folder / "federation", app, strategy, rare_labels=("owl",), **more)
+
+
+def vectors(folder: Path) -> dict[int, Any]:
+    found = sorted((folder / "federation" / "updates").glob("*.safetensors"))
+    return {i: load_file(path)["vector"] for i, path in enumerate(found)}
+
+
+def test_sites_with_noise_declare_nothing_and_send_noisy_sums(tmp_path: Path) -> None:
+    private_lead(tmp_path)
+    folder = tmp_path / "federation"
+    (start,), arrivals = log(folder, "start"), log(folder, "arrival")
+    assert len(arrivals) == 3
+    # No record has the exact counts: 39, 34 and 25 samples.
+    assert "30" not in json.dumps(start["clients"])
+    sent = vectors(tmp_path)
+    shape = SumsShape(3, 3)
+    counts = [shape.counts(own).tolist() for own in sent.values()]
+    exact = [[own.get(label, 0) for label in LABELS] for own in OWN.values()]
+    assert not any(own in exact for own in counts)
+    assert sorted(r["examples"] for r in arrivals) == sorted(max(1, sum(own)) for own in counts)
+    assert log(folder, "end")[0]["reason"].startswith("every member was heard")
+
+
+def test_a_site_that_is_asked_again_sends_the_same_noise(tmp_path: Path) -> None:
+    private_lead(tmp_path)
+    first = sorted(digest(own) for own in vectors(tmp_path).values())
+    (tmp_path / "federation").rename(tmp_path / "before")
+    private_lead(tmp_path)
+    assert sorted(digest(own) for own in vectors(tmp_path).values()) == first
+    keys = sorted((tmp_path / "keys").iterdir())
+    assert [key.name for key in keys] == [f"fedraw-{name}.key" for name in sorted(OWN)]
+    assert {oct(key.stat().st_mode & 0o777) for key in keys} == {"0o600"}
+    for key in keys:
+        key.unlink()
+    (tmp_path / "federation").rename(tmp_path / "second")
+    private_lead(tmp_path)
+    assert not set(first) & {digest(own) for own in vectors(tmp_path).values()}
+
+
+DISAGREE: list[tuple[Any, Any, str]] = [
+    (None, OnePass(epsilon=4.0), "asks for sums with epsilon = 4.0, and this site agrees to None"),
+    (BUDGET, OnePass(epsilon=8.0), "with epsilon = 8.0, and this site agrees to 4.0"),
+    (BUDGET, OnePass(epsilon=4.0, delta=1e-3), "with delta = 0.001, and this site agrees to 1e-05"),
+    (BUDGET, OnePass(epsilon=4.0, clip=3.0), "with clip = 3.0, and this site agrees to 1.0"),
+    (SumsPrivacy(4.0, group=5), OnePass(epsilon=4.0), "group = 1, and this site agrees to 5"),
+]
+
+
+@pytest.mark.parametrize(("own", "strategy", "words"), DISAGREE)
+def test_other_terms_are_refused_by_the_site(
+    own: Any, strategy: Any, words: str, tmp_path: Path
+) -> None:
+    private_lead(tmp_path, app=private_app(tmp_path / "keys", own), strategy=strategy, seconds=0.6)
+    notes = " ".join(str(r["reason"]) for r in log(tmp_path / "federation", "note"))
+    assert words in notes, notes
+    assert not log(tmp_path / "federation", "arrival")
+
+
+def test_a_site_with_noise_does_not_join_a_server_without(tmp_path: Path) -> None:
+    private_lead(tmp_path, strategy=OnePass(), seconds=0.6)
+    assert not read(tmp_path / "federation", "arrival")
+
+
+def test_a_damaged_key_is_not_replaced_silently(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "fedraw-east.key").write_text("not a key")
+    private_lead(tmp_path, seconds=0.6)
+    notes = " ".join(str(r["reason"]) for r in log(tmp_path / "federation", "note"))
+    assert "fedraw-east.key is damaged" in notes
 
 
 def read(folder: Path, kind: str) -> list[dict[str, Any]]:

@@ -233,6 +233,102 @@ def test_a_model_that_is_no_linear_layer_is_refused() -> None:
         OnePass().start(Setup(np.zeros(5, np.float32), table))
 
 
+NOISY = OnePass(epsilon=2.0)
+
+
+def noisy_update(client: ClientId, **changes: Any) -> Update:
+    payload: Any = NOISY.needs.payload
+    exact = payload.exact(SHAPE, FEATURES[client], OWN[client])
+    message = payload.sent(SHAPE, exact, np.random.default_rng(int(client)))
+    examples = payload.examples(SHAPE, message, len(OWN[client]))
+    return replace(Update(client, 0, message, examples), **changes)
+
+
+def heard_with_noise(order: list[Any]) -> OnePassState:
+    state, _ = begun(NOISY)
+    for client in order:
+        state, _ = NOISY.step(state, Arrived(noisy_update(client)))
+    return state
+
+
+@settings(deadline=None)
+@given(st.permutations(list(OWN)), st.sampled_from(list(OWN)))
+def test_noise_keeps_order_and_forgetting_exact(order: list[Any], gone: Any) -> None:
+    state = heard_with_noise(order)
+    assert digest(state.totals) == digest(heard_with_noise(list(OWN)).totals)
+    state.forget(gone)
+    never = heard_with_noise([client for client in OWN if client != gone])
+    assert digest(state.totals) == digest(never.totals)
+    assert state.model.tobytes() == never.model.tobytes()
+
+
+def test_labels_that_noise_hides_are_named_when_it_finishes() -> None:
+    """30 to 40 samples of a label, and noise of 14 in the count of each label."""
+    state = heard_with_noise(list(OWN))
+    assert state.noise is not None
+    assert state.noise.counts == pytest.approx(np.sqrt(6) * NOISY.privacy.noise(SHAPE).counts)  # type: ignore[union-attr]
+    hidden = [LABELS[i] for i in range(3) if SHAPE.counts(state.totals)[i] < 2 * state.noise.counts]
+    assert hidden
+    reason = state.finished or ""
+    assert reason.startswith("every member was heard; noise hides whether anyone has")
+    assert all(label in reason for label in hidden)
+    assert (state.model[12:][[LABELS.index(label) for label in hidden]] < -1e8).all()
+
+
+def test_a_state_with_noise_goes_on_from_disk(tmp_path: Path) -> None:
+    state = heard_with_noise([0, 1, 2])
+    snapshot.save(state, tmp_path / "state")
+    restored = snapshot.load(OnePassState, tmp_path / "state")
+    assert bits(restored) == bits(state)
+    assert restored.model.tobytes() == state.model.tobytes()
+
+
+def test_noisy_counts_are_not_compared_with_declared_ones_but_bounded() -> None:
+    state, _ = begun(NOISY)
+    wrong: Any = noisy_update(5).vector.copy()
+    wrong[0] = 0.5
+    with pytest.raises(RefusedUpdate, match="client 5 sent counts that are not whole numbers"):
+        NOISY.step(state, Arrived(noisy_update(5, vector=wrong)))
+    state, _ = NOISY.step(state, Arrived(noisy_update(5)))
+    assert state.awaited.get(5) is None
+
+
+def test_noise_beyond_exact_totals_is_refused() -> None:
+    strategy = OnePass(epsilon=0.01, delta=1e-12, clip=5000.0)
+    state, _ = begun(strategy)
+    assert strategy.privacy is not None
+    message: Any = strategy.privacy.noised(SHAPE, SHAPE.zeros(), np.random.default_rng(0))
+    with pytest.raises(RefusedUpdate, match="the totals would be above 8,589,934,592"):
+        strategy.step(state, Arrived(Update(0, 0, message, 1)))
+
+
+def test_a_far_mean_is_named_when_it_finishes() -> None:
+    """Client 1 has 20 samples of label x, 8 deviations away; three others have that label."""
+    state = begun()[0]
+    for client, own in OWN.items():
+        moved = FEATURES[client] + (8.0 if client == 1 else 0.0)
+        message: Any = SHAPE.of_samples(moved, own)
+        state, _ = USUAL.step(state, Arrived(Update(client, 0, message, len(own))))
+    assert "compare the samples of client 1: its mean of label 'x' is" in (state.finished or "")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"epsilon": 0}, "epsilon"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"epsilon": float("nan")}, "epsilon"),
+        ({"clip": 2.0}, "clip = 2.0 has no effect without epsilon"),
+        ({"delta": 1e-6}, "delta = 1e-06 has no effect without epsilon"),
+        ({"group": 3}, "group = 3 has no effect without epsilon"),
+        ({"epsilon": 1.0, "floor": 5}, "floor = 5 does not go with epsilon"),
+    ],
+)
+def test_settings_of_noise_that_cannot_hold_are_refused(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        OnePass(**wrong)
+
+
 @pytest.mark.parametrize("wrong", [{"sends": "sums"}, {"payload": OnePass().needs.payload}])
 def test_sums_and_their_form_are_declared_together(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="clients that send sums have a payload, and no others"):

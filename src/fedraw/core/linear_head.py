@@ -8,6 +8,12 @@ With means μ_l of the labels and the pooled covariance W within labels, the dis
 of features that are standardised by their mean and standard deviation, which follow from the sums.
 The last term removes a bias: the squared norm of a mean that is estimated from few samples is too
 large by about tr(V⁻¹ W) / n_l, which would punish labels with few samples.
+
+Sums with noise are not standardised, because the noise of a variance would be a factor. Labels
+whose count is not clearly above zero are left out. The eigenvalues of W are raised to the root mean
+square of those that noise alone has (half the radius of Wigner's semicircle), so that directions of
+noise are not trusted: with much noise, V is near a multiple of the identity and the nearest mean
+decides; with little, it is W.
 """
 
 from __future__ import annotations
@@ -18,9 +24,10 @@ from typing import Literal
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
+from fedraw.core.private_sums import PRESENT, Noise
 from fedraw.core.settings import at_least, between, one_of
 from fedraw.core.sums import SumsShape
-from fedraw.core.types import Floats, Vector
+from fedraw.core.types import Floats, Ints, Vector
 
 Readout = Literal["discriminant", "ridge"]
 READOUTS: tuple[Readout, ...] = ("discriminant", "ridge")
@@ -59,29 +66,32 @@ class LinearHead:
         else:
             between("shrinkage", self.shrinkage, 0, 1)
 
-    def solve(self, shape: SumsShape, totals: Floats) -> Vector:
+    def solve(self, shape: SumsShape, totals: Floats, noise: Noise | None = None) -> Vector:
         """Return the weights and biases of the linear layer, one after the other.
 
         A label without samples gets a bias that no other score reaches. Without any samples all
-        numbers are 0.
+        numbers are 0. `noise` is that of the totals, if clients add noise.
         """
-        counts = shape.counts(totals)
         model = np.zeros(shape.labels * (shape.features + 1), np.float32)
-        if not counts.sum():
+        held = held_labels(shape, totals, noise)
+        if not held.size:
             return model
         with threadpool_limits(1, "blas"):  # the bytes depend on the number of threads
-            weights, biases = self._solved(shape, totals, counts)
+            weights, biases = self._solved(shape, totals, held, noise)
         model[: weights.size] = weights.ravel()
         model[weights.size :] = biases
         return model
 
-    def _solved(self, shape: SumsShape, totals: Floats, counts: Floats) -> tuple[Floats, Floats]:
-        held = np.flatnonzero(counts)
-        n_l, n = counts[held], counts.sum()
-        sums = shape.sums(totals)[held]
+    def _solved(
+        self, shape: SumsShape, totals: Floats, held: Ints, noise: Noise | None
+    ) -> tuple[Floats, Floats]:
+        n_l = shape.counts(totals)[held]
+        n, sums = n_l.sum(), shape.sums(totals)[held]
         mean = sums.sum(axis=0) / n
         variance = shape.squares(totals) / n - mean**2
         scale = np.where(variance > CONSTANT, 1 / np.sqrt(np.maximum(variance, CONSTANT)), 0.0)
+        if noise is not None:
+            scale = np.ones(shape.features)
         means = (sums / n_l[:, None] - mean) * scale
         # The covariance between and within labels, times n, of standardised features.
         total = shape.products(totals)
@@ -89,34 +99,74 @@ class LinearHead:
         total *= scale
         total *= scale[:, None]
         if self.readout == "ridge":
-            weights, biases = self._ridge(total / n, means, n_l / n)
+            weights, biases = self._ridge(total / n, means, n_l, noise)
         else:
             total -= (means * n_l[:, None]).T @ means
+            if noise is not None:  # the noise of the means was subtracted as well
+                total[np.diag_indices_from(total)] += (noise.sums**2 / n_l).sum()
             total /= max(1.0, n - len(held))
-            weights, biases = self._discriminant(total, means, n_l)
+            weights, biases = self._discriminant(total, means, n_l, noise)
         all_weights, all_biases = np.zeros((shape.labels, shape.features)), np.zeros(shape.labels)
         all_biases[:] = ABSENT
         all_weights[held] = weights * scale
         all_biases[held] = biases - all_weights[held] @ mean
         return all_weights, all_biases
 
-    def _discriminant(self, within: Floats, means: Floats, n_l: Floats) -> tuple[Floats, Floats]:
-        freedom = n_l.sum() - len(n_l)
-        inverse = shrunk_inverse(within, self._part(within, freedom))
+    def _discriminant(
+        self, within: Floats, means: Floats, n_l: Floats, noise: Noise | None
+    ) -> tuple[Floats, Floats]:
+        inverse = self._inverse(within, n_l.sum() - len(n_l), noise, n_l.sum())
         weights = means @ inverse
         traced = float(np.einsum("ij,ji->", inverse, within))
         biases = -0.5 * np.einsum("ld,ld->l", weights, means)
         biases += self.prior * np.log(n_l / n_l.sum()) + traced / (2 * n_l)
+        if noise is not None:
+            biases += noise.sums**2 * float(np.trace(inverse)) / (2 * n_l**2)
         return weights, biases
 
-    def _ridge(self, total: Floats, means: Floats, share: Floats) -> tuple[Floats, Floats]:
-        inverse = shrunk_inverse(total, self._part(total, np.inf))
+    def _ridge(
+        self, total: Floats, means: Floats, n_l: Floats, noise: Noise | None
+    ) -> tuple[Floats, Floats]:
+        share = n_l / n_l.sum()
+        inverse = self._inverse(total, np.inf, noise, n_l.sum())
         return (means * share[:, None]) @ inverse, share
+
+    def _inverse(
+        self, covariance: Floats, freedom: float, noise: Noise | None, samples: float
+    ) -> Floats:
+        if noise is None:
+            return shrunk_inverse(covariance, self._part(covariance, freedom))
+        part = 0.0 if self.shrinkage == "auto" else float(self.shrinkage)
+        return raised_inverse(covariance, part, noise_level(noise, len(covariance)) / samples)
 
     def _part(self, covariance: Floats, freedom: float) -> float:
         if self.shrinkage != "auto":
             return float(self.shrinkage)
         return oas(covariance, freedom)
+
+
+def held_labels(shape: SumsShape, totals: Floats, noise: Noise | None) -> Ints:
+    """Return the labels that have samples, or clearly more than noise alone."""
+    counts = shape.counts(totals)
+    least = 0.0 if noise is None else max(1.0, PRESENT * noise.counts)
+    return np.flatnonzero(counts > least)
+
+
+def noise_level(noise: Noise, features: int) -> float:
+    """Return the root mean square of the eigenvalues of a symmetric matrix that is only noise."""
+    return float(noise.products * np.sqrt(features / 2))  # half the variance off the diagonal
+
+
+def raised_inverse(covariance: Floats, part: float, least: float) -> Floats:
+    """Return the inverse of a covariance whose eigenvalues are raised to at least `least`.
+
+    >>> raised_inverse(np.diag([-1.0, 1.0, 4.0]), 0.0, 2.0).tolist()
+    [[0.5, 0.0, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 0.25]]
+    """
+    values, vectors = np.linalg.eigh(covariance)
+    mean = max(float(values.mean()), least)
+    values = np.maximum((1 - part) * values + part * mean, max(least, LEAST * mean))
+    return np.asarray((vectors / values) @ vectors.T, np.float64)
 
 
 def oas(covariance: Floats, samples: float) -> float:

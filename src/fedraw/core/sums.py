@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,9 @@ from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, Floats, Ints, Label
 from fedraw.errors import BadInput, RefusedUpdate
+
+if TYPE_CHECKING:
+    from fedraw.core.private_sums import SumsPrivacy
 
 # Features are clipped to ±LIMIT and rounded to multiples of GRID.
 LIMIT = 16.0
@@ -79,7 +82,8 @@ class SumsShape:
         return Layout.of([], named)
 
     @cached_property
-    def _diagonal(self) -> Ints:
+    def diagonal(self) -> Ints:
+        """Where the squares are in the packed products."""
         return np.cumsum(np.arange(1, self.features + 1), dtype=np.int64) - 1
 
     def zeros(self) -> Floats:
@@ -101,7 +105,7 @@ class SumsShape:
 
     def squares(self, message: Floats) -> Floats:
         """Return the sum of the square of each feature."""
-        return self.triangle(message)[self._diagonal]
+        return self.triangle(message)[self.diagonal]
 
     def products(self, message: Floats) -> Floats:
         """Return the symmetric matrix of products."""
@@ -182,21 +186,59 @@ class Sums:
 
     Attributes:
         floor: Clients leave out labels of which they have fewer samples.
+        privacy: Clients clip their samples and add noise within this budget.
 
     """
 
     floor: int = 1
+    privacy: SumsPrivacy | None = None
     dtype = np.dtype(np.float64)
+
+    @property
+    def declared(self) -> bool:
+        """Whether clients declare their label counts, which noise is to hide."""
+        return self.privacy is None
 
     def layout(self, model: Layout | None) -> Layout:
         """Return where a message has its parts, for this linear model."""
         return SumsShape.of_head(model).layout
 
     def norm(self, message: Floats, model: Layout | None) -> float:
-        """Return the root mean square of the norm of a sample's features."""
+        """Return the root mean square of the norm of a sample's features.
+
+        Under privacy this is the bound, because noise hides how large samples are.
+        """
         shape = SumsShape.of_head(model)
+        if self.privacy is not None:
+            return self.privacy.bound(shape)
         samples = max(1.0, float(shape.counts(message).sum()))
         return float(np.sqrt(max(0.0, float(shape.squares(message).sum())) / samples))
+
+    def exact(self, shape: SumsShape, features: npt.NDArray[Any], labels: Ints) -> Floats:
+        """Return the sums of a client's samples, clipped if there is noise to come."""
+        if self.privacy is not None:
+            features = self.privacy.clipped(shape, features)
+        return shape.of_samples(features, labels, self.floor)
+
+    def sent(self, shape: SumsShape, exact: Floats, rng: np.random.Generator | None) -> Floats:
+        """Return the message of a client with these sums, which may have noise."""
+        if self.privacy is None:
+            return exact
+        assert rng is not None
+        return self.privacy.noised(shape, exact, rng)
+
+    def examples(self, shape: SumsShape, message: Floats, samples: int) -> int:
+        """Return the number of samples that a client states, which noise must hide as well."""
+        if self.privacy is None:
+            return samples
+        return max(1, round(float(shape.counts(message).sum())))
+
+    def check(self, shape: SumsShape, client: ClientId, message: Floats, samples: float) -> None:
+        """Refuse a message that no samples can have."""
+        if self.privacy is None:
+            shape.check(client, message, samples)
+        else:
+            self.privacy.check(shape, client, message)
 
 
 def labels_below(table: LabelTable, floor: int) -> list[Label]:

@@ -285,16 +285,18 @@ def _any_training(trainer: Trainer, recipe: Recipe) -> Train:
 
 def summing(recipe: Recipe) -> Train:
     """Return the step of a client that sends the sums of its features instead of training."""
-    data, payload = recipe.data, recipe.needs.payload
+    data, streams, payload = recipe.data, recipe.streams, recipe.needs.payload
     assert isinstance(payload, Sums)
     shape = SumsShape(recipe.form.outputs, math.prod(recipe.form.input_shape))
 
     def sums_of(job: Job) -> TrainingResult:
-        _, rows = data.of_job(job)
+        number, rows = data.of_job(job)
         features = data.inputs[rows].reshape(rows.stop - rows.start, -1)
         _check_features(job.client, features)
-        message: Any = shape.of_samples(features, data.targets[rows], payload.floor)
-        return TrainingResult(message, len(features))
+        exact = payload.exact(shape, features, data.targets[rows])
+        # Whoever is asked again for the same samples sends the same message.
+        message: Any = payload.sent(shape, exact, streams.generator("privacy", number))
+        return TrainingResult(message, payload.examples(shape, message, len(features)))
 
     return sums_of
 

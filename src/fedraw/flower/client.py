@@ -126,7 +126,7 @@ def client_app(
         counts = pack_counts(label_counts(context), "label_counts")
         question = question_of(message.content)
         if privacy is not None:
-            answers = PrivateAnswers(privacy, _private_file(context))
+            answers = PrivateAnswers(privacy, private_file(context))
             reply.content[ANSWER] = ConfigRecord(answers.answer(question, counts))
         elif question:
             raise BadInput(
@@ -173,13 +173,13 @@ def site_name(context: Context) -> str:
     return f"node-{context.node_id}"
 
 
-def _private_file(context: Context) -> Path:
-    """Return the file of the site's private answers; no two names of sites have the same file."""
+def private_file(context: Context, ending: str = "json") -> Path:
+    """Return a private file of the site; no two names of sites have the same one."""
     site = site_name(context)
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in site)
     if name != site:
         name = f"{name}-{sha256(site.encode(errors='surrogatepass')).hexdigest()[:8]}"
-    return Path(str(context.node_config.get("private-folder", ""))) / f"fedraw-{name}.json"
+    return Path(str(context.node_config.get("private-folder", ""))) / f"fedraw-{name}.{ending}"
 
 
 def _signature(message: Message, context: Context) -> ConfigRecord:

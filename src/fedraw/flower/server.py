@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from importlib.metadata import version
 from typing import Any, get_origin
 
@@ -27,7 +27,7 @@ from fedraw.core.types import Vector
 from fedraw.dashboard.monitor import Monitor, monitored
 from fedraw.errors import BadInput, FedrawError, FolderUnavailable
 from fedraw.flower.loop import run_federation
-from fedraw.flower.messages import FEATURE_MAP, FLOOR, LABELS, FlowerCodec
+from fedraw.flower.messages import BUDGET, FEATURE_MAP, FLOOR, LABELS, FlowerCodec
 from fedraw.flower.sums import GivenMap, feature_map_facts
 from fedraw.flower.tensors import TensorTemplate, record_of
 from fedraw.privacy.budget import Privacy
@@ -153,8 +153,10 @@ def _sums_config(settings: ServerSettings, needs: Needs) -> dict[str, Any]:
     """Return what sites must know to send sums; empty for other strategies."""
     if needs.payload is None:
         return {}
-    floor = getattr(needs.payload, "floor", 1)
-    return {LABELS: list(settings.labels), FLOOR: floor, FEATURE_MAP: settings.feature_map}
+    floor, privacy = getattr(needs.payload, "floor", 1), getattr(needs.payload, "privacy", None)
+    own = {LABELS: list(settings.labels), FLOOR: floor, FEATURE_MAP: settings.feature_map}
+    budget = {} if privacy is None else asdict(privacy)
+    return own | {f"{BUDGET}{key}": value for key, value in budget.items()}
 
 
 def _refusal(problem: FedrawError) -> BadInput:

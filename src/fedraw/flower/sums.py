@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,12 +21,14 @@ from flwr.clientapp import ClientApp
 from safetensors import SafetensorError, safe_open
 
 from fedraw.core.layout import Layout
+from fedraw.core.private_sums import SumsPrivacy
 from fedraw.core.sums import LIMIT, MOST_CLIPPED, Sums, SumsShape, share_clipped
 from fedraw.core.types import Ints
 from fedraw.errors import BadInput, nearest
-from fedraw.flower.client import client_app
+from fedraw.flower.client import client_app, private_file
 from fedraw.flower.messages import (
     ARRAYS,
+    BUDGET,
     CONFIG,
     EXAMPLES,
     FEATURE_MAP,
@@ -38,7 +40,11 @@ from fedraw.flower.messages import (
     recall_records,
 )
 from fedraw.flower.tensors import TensorTemplate
+from fedraw.privacy.site_noise import noise_of
 from fedraw.server.results import Recall
+
+# What a server and its sites must agree on; all are None without noise.
+TERMS = ("epsilon", "delta", "clip", "group")
 
 # Returns the site's samples and the label of each: (context) -> (inputs, labels).
 Samples = Callable[[Context], tuple[npt.NDArray[Any], Sequence[Any] | npt.NDArray[Any]]]
@@ -66,7 +72,13 @@ class FeatureMap(Protocol):
 GivenMap = FeatureMap | Path | str | Callable[[], FeatureMap]
 
 
-def sums_app(samples: Samples, feature_map: GivenMap, *, test: Samples | None = None) -> ClientApp:
+def sums_app(
+    samples: Samples,
+    feature_map: GivenMap,
+    *,
+    test: Samples | None = None,
+    privacy: SumsPrivacy | None = None,
+) -> ClientApp:
     """Return the ClientApp of a site that sends sums of its features instead of training.
 
     Args:
@@ -75,15 +87,19 @@ def sums_app(samples: Samples, feature_map: GivenMap, *, test: Samples | None = 
             function that returns it. Every message names its digest, and the server refuses sums
             of another map.
         test: Returns the site's test samples and their labels, if the server asks sites to evaluate
-            the model.
+            the model. The results are exact, and the budget does not cover them.
+        privacy: The budget under which this site sends its sums: it clips its samples, adds noise
+            and declares no label counts, and it refuses a server that asks for other terms. The key
+            of its noise is in the file `fedraw-<site>.key`, in the folder that `private-folder` of
+            the node config names; by default where the SuperNode was started.
 
     """
-    site = _Site(samples, feature_map, test)
+    site = _Site(samples, feature_map, test, privacy)
     app = ClientApp()
     app.train()(site.send)
     if test is not None:
         app.evaluate()(site.evaluate)
-    return client_app(app, label_counts=site.label_counts)
+    return client_app(app, label_counts=None if privacy else site.label_counts)
 
 
 def feature_map_facts(given: GivenMap) -> tuple[str, int]:
@@ -107,6 +123,7 @@ class _Site:
     samples: Samples
     given: GivenMap
     test: Samples | None
+    privacy: SumsPrivacy | None = None
 
     @cached_property
     def feature_map(self) -> FeatureMap:
@@ -128,6 +145,7 @@ class _Site:
                 "the server asks this site to train, and it can only send sums; let the server "
                 "use a strategy such as one-pass"
             )
+        self._refuse_other_terms(asked)
         names, floor = [str(name) for name in asked[LABELS]], int(asked[FLOOR])
         expected, own = str(asked[FEATURE_MAP]), self.feature_map
         if own.digest != expected:
@@ -150,15 +168,31 @@ class _Site:
                 "that all sites share, so that most are about 1 in size"
             )
         shape = SumsShape(len(names), own.width)
-        found: Any = shape.of_samples(features, numbers, floor)
+        payload = Sums(floor, self.privacy)
+        exact, rng = payload.exact(shape, features, numbers), None
+        if self.privacy is not None:
+            rng = noise_of(private_file(context, "key"), self.privacy, exact)
+        found: Any = payload.sent(shape, exact, rng)
         layout = Layout.of([("weight", (shape.labels, shape.features)), ("bias", (shape.labels,))])
-        template = TensorTemplate.of_payload(Sums(floor), layout)
+        template = TensorTemplate.of_payload(payload, layout)
         records = {
             ARRAYS: template.write(found),
-            METRICS: MetricRecord({EXAMPLES: len(numbers)}),
+            METRICS: MetricRecord({EXAMPLES: payload.examples(shape, found, len(numbers))}),
             SUMS: ConfigRecord({FEATURE_MAP: own.digest}),
         }
         return Message(RecordDict(records), reply_to=message)
+
+    def _refuse_other_terms(self, asked: Mapping[str, Any]) -> None:
+        """Refuse a server that asks for sums under another budget than the site's own."""
+        own = {} if self.privacy is None else asdict(self.privacy)
+        wanted = {key: asked.get(f"{BUDGET}{key}") for key in TERMS}
+        for key, value in wanted.items():
+            if value != own.get(key):
+                raise BadInput(
+                    f"the server asks for sums with {key} = {value}, and this site agrees to "
+                    f"{own.get(key)}; set privacy of sums_app and the strategy's settings to the "
+                    "same terms"
+                )
 
     def evaluate(self, message: Message, context: Context) -> Message:
         """Test the solved linear layer on the features of the site's test samples."""

@@ -174,7 +174,7 @@ class Coordinator:
             settings,
             self._needs.min_clients,
             self._release,
-            needs_counts=self._needs.label_evidence != "inferred",
+            needs_counts=needs_counts(self._needs),
         )
         target = None
         if settings.target is not None:
@@ -677,6 +677,12 @@ def _check_sums(strategy: Strategy[Any], settings: ServerSettings, layout: Layou
             f"{name} needs feature_map, the digest of the feature map from which all sites compute "
             "their sums; give the map's file to server_app"
         )
+
+
+def needs_counts(needs: Needs) -> bool:
+    """Return whether sites must declare their label counts."""
+    hidden = needs.payload is not None and not needs.payload.declared
+    return needs.label_evidence != "inferred" and not hidden
 
 
 def _refuse_residuals(strategy: Strategy[Any]) -> None:

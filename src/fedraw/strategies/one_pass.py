@@ -18,11 +18,14 @@ from typing import Any, Literal
 import numpy as np
 
 from fedraw.core.federation import Federation
-from fedraw.core.linear_head import LinearHead, Readout
+from fedraw.core.linear_head import LinearHead, Readout, held_labels
+from fedraw.core.private_sums import EXACT, Noise, SumsPrivacy
 from fedraw.core.settings import whole
 from fedraw.core.sums import MOST_SAMPLES, Sums, SumsShape
+from fedraw.core.sums_outliers import far_means
+from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats, Label, Vector
-from fedraw.errors import RefusedUpdate
+from fedraw.errors import BadInput, RefusedUpdate
 from fedraw.strategies.protocol import (
     Arrived,
     Contents,
@@ -55,6 +58,7 @@ class OnePassState:
     totals: Floats
     messages: dict[ClientId, Floats]
     awaited: dict[ClientId, bool]
+    privacy: SumsPrivacy | None = None
     version: int = 0
     _solved: Vector | None = field(default=None, init=False, repr=False)
 
@@ -62,20 +66,58 @@ class OnePassState:
     def model(self) -> Vector:
         """The linear layer, which is solved when somebody reads it."""
         if self._solved is None:
-            self._solved = frozen(self.head.solve(self.shape, self.totals))
+            self._solved = frozen(self.head.solve(self.shape, self.totals, self.noise))
         return self._solved
+
+    @property
+    def noise(self) -> Noise | None:
+        """The noise of the totals, if clients add noise."""
+        if self.privacy is None:
+            return None
+        return self.privacy.noise(self.shape).of_messages(len(self.messages))
 
     @property
     def contents(self) -> Contents:
         """The clients that were heard, each weighted by its samples."""
-        samples = {c: float(self.shape.counts(own).sum()) for c, own in self.messages.items()}
+        counts = self.shape.counts
+        samples = {c: max(0.0, float(counts(own).sum())) for c, own in self.messages.items()}
         total = sum(samples.values()) or 1.0
         return Contents(tuple(samples), tuple(n / total for n in samples.values()))
 
     @property
     def finished(self) -> str | None:
         """Every member was heard, so that no further arrival is to come."""
-        return None if self.awaited or not self.messages else "every member was heard"
+        if self.awaited or not self.messages:
+            return None
+        return f"every member was heard{self._lost_in_noise()}{self._far_means()}"
+
+    def _far_means(self) -> str:
+        """Return whose sums differ most from those of other holders, for the log."""
+        found = [] if self.privacy else far_means(self.shape, self.messages, self.totals)
+        if not found:
+            return ""
+        client, label, distance, others = found[0]
+        name = label if self.labels is None else self.labels[label]
+        words = (
+            f"; compare the samples of client {client!r}: its mean of label {name!r} is "
+            f"{distance:.1f} deviations from the median of {others} other holders"
+        )
+        more = len({one.client for one in found}) - 1
+        return words if not more else f"{words}, and {more} more have such means"
+
+    def _lost_in_noise(self) -> str:
+        """Return which labels are left out because noise hides them, for the log."""
+        if self.privacy is None:
+            return ""
+        held = set(held_labels(self.shape, self.totals, self.noise).tolist())
+        names = [*range(self.shape.labels)] if self.labels is None else self.labels
+        lost = [str(name) for i, name in enumerate(names) if i not in held]
+        if not lost:
+            return ""
+        return (
+            f"; noise hides whether anyone has {several(lost, most=10)}, and the model leaves "
+            "them out"
+        )
 
     def replace(self, client: ClientId, message: Floats) -> None:
         """Put a client's message in the place of its earlier one; both steps are exact."""
@@ -115,6 +157,10 @@ class OnePass:
             "auto".
         readout: "discriminant" or "ridge".
         floor: Clients leave out labels of which they have fewer samples.
+        epsilon: Clients add noise to their sums: the budget of one message. None: no noise.
+        delta: The probability that the bound of epsilon does not hold.
+        clip: With epsilon, the root mean square to which a sample's features are scaled down.
+        group: With epsilon, the most samples of one person at a client.
 
     """
 
@@ -122,15 +168,41 @@ class OnePass:
     shrinkage: float | Literal["auto"] = "auto"
     readout: Readout = "discriminant"
     floor: int = 1
+    epsilon: float | None = None
+    delta: float = 1e-5
+    clip: float = 1.0
+    group: int = 1
 
     def __post_init__(self) -> None:
         LinearHead(self.prior, self.shrinkage, self.readout)  # refuses settings out of range
         whole("floor", self.floor)
+        SumsPrivacy(
+            1.0 if self.epsilon is None else self.epsilon, self.delta, self.clip, self.group
+        )
+        for key in ("delta", "clip", "group"):
+            if self.epsilon is None and getattr(self, key) != getattr(OnePass, key):
+                raise BadInput(
+                    f"{key} = {getattr(self, key)} has no effect without epsilon, because no noise "
+                    "is added; set epsilon, or leave it out"
+                )
+        if self.epsilon is not None and self.floor > 1:
+            raise BadInput(
+                f"floor = {self.floor} does not go with epsilon: whether a label is above the "
+                "floor depends on single samples, and noise hides small counts; leave floor out"
+            )
+
+    @property
+    def privacy(self) -> SumsPrivacy | None:
+        """The budget of a message, if clients add noise."""
+        if self.epsilon is None:
+            return None
+        return SumsPrivacy(self.epsilon, self.delta, self.clip, self.group)
 
     @property
     def needs(self) -> Needs:
         """Clients send sums, once."""
-        return Needs(sends="sums", payload=Sums(self.floor), finishes=True, latest_only=True)
+        payload = Sums(self.floor, self.privacy)
+        return Needs(sends="sums", payload=payload, finishes=True, latest_only=True)
 
     def start(self, setup: Setup) -> tuple[OnePassState, Receivers]:
         """Ask every client for its sums."""
@@ -140,7 +212,8 @@ class OnePass:
         federation = Federation.of(setup.clients)
         head = LinearHead(self.prior, self.shrinkage, self.readout)
         awaited = dict.fromkeys(members, True)
-        state = OnePassState(shape, head, federation, labels, shape.zeros(), {}, awaited)
+        totals, privacy = shape.zeros(), self.privacy
+        state = OnePassState(shape, head, federation, labels, totals, {}, awaited, privacy)
         return state, members
 
     def step(self, state: OnePassState, event: Event) -> tuple[OnePassState, Receivers]:
@@ -150,8 +223,10 @@ class OnePass:
                 message: Any = update.vector
                 size, dtype = state.totals.size, state.totals.dtype
                 check(state, update, payload=Expected(size, dtype))
-                state.shape.check(update.client, message, update.examples)
-                self._check_counts(state, update.client, message)
+                payload = Sums(self.floor, self.privacy)
+                payload.check(state.shape, update.client, message, update.examples)
+                if self.privacy is None:  # noisy counts are not the declared ones
+                    self._check_counts(state, update.client, message)
                 self._check_room(state, update.client, message)
                 state.replace(update.client, message)
                 state.awaited.pop(update.client, None)
@@ -188,6 +263,15 @@ class OnePass:
     def _check_room(self, state: OnePassState, client: ClientId, message: Floats) -> None:
         """Refuse a message with which the totals would not be exact any more."""
         old = state.messages.get(client)
+        if self.privacy is not None:
+            sizes = np.abs(state.totals) + np.abs(message) + (0 if old is None else np.abs(old))
+            if sizes.max() >= EXACT:
+                raise RefusedUpdate(
+                    f"with the sums of client {client!r} the totals would be above {EXACT:,.0f}, "
+                    "beyond which they are not exact; a larger epsilon or a smaller clip has less "
+                    "noise"
+                )
+            return
         others = state.shape.counts(state.totals).sum()
         if old is not None:
             others -= state.shape.counts(old).sum()

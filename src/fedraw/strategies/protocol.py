@@ -63,6 +63,11 @@ class Payload(Protocol):
         """The type of the numbers."""
         ...
 
+    @property
+    def declared(self) -> bool:
+        """Whether clients must declare their label counts."""
+        ...
+
     def layout(self, model: Layout | None) -> Layout:
         """Return where the parts of a message are, for a model with this layout."""
         ...

@@ -33,14 +33,25 @@ MEANINGS = {
     ),
     "cap_at": "The bound on the weight of one slot, if there is a cap.",
     "corrected": "Whether the moments are corrected for their start at zero.",
+    "clip": (
+        "With epsilon, the root mean square to which the features of a sample are scaled down."
+    ),
     "cutoff": "The longest interval between two participations that is counted, in steps.",
+    "delta": "With epsilon, the probability that the bound of epsilon does not hold.",
     "dedup": "Whether a client has at most one slot in the buffer.",
     "eps": "The number that is added to the denominator of a step.",
+    "epsilon": (
+        "The privacy budget of a client's message of sums, to which it adds Gaussian noise; "
+        "without it, there is no noise."
+    ),
     "exponent": 'The exponent a of the staleness factor (1 + τ)^-a, if staleness is "polynomial".',
     "floor": "The least weight of a kept update, as a multiple of 1/N.",
     "one-pass.floor": (
         "Clients leave out labels of which they have fewer samples, because the sums of a label "
         "with one sample are its features."
+    ),
+    "group": (
+        "With epsilon, the most samples of one person at a client; epsilon covers all of them."
     ),
     "hinge_grace": 'The staleness up to which an update has full weight, if staleness is "hinge".',
     "hinge_slope": 'How fast the weight falls beyond this staleness, if staleness is "hinge".',

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from tests.eventlog.logs import read_objects
 
 import fedraw
@@ -22,6 +23,7 @@ from fedraw.experiment.options import Options
 from fedraw.experiment.runner import run_seed
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.training import executor_of
+from fedraw.export.model import export_model
 from fedraw.report import figures
 
 MAP = {"backbone": "relu", "width": 48}
@@ -145,7 +147,11 @@ def test_features_and_head_are_one_module(tmp_path: Path) -> None:
     }
     result = fedraw.simulate(strategy="one-pass", **data, out=tmp_path, seeds=[1],
                              partition=fedraw.IID(clients=3), progress=False)  # fmt: skip
+    card = export_model(tmp_path / "seed-1", tmp_path / "exported.safetensors").read_text()
+    assert "- Inputs: the features of the feature map convolutions, 540 features, digest" in card
     found = fedraw.load(tmp_path)[1].classifier(default_map((1, 8, 8)))
+    again = default_map((1, 8, 8)).with_head(load_file(tmp_path / "exported.safetensors"))
+    assert torch.equal(again.head.weight, found.head.weight)
     with torch.no_grad():
         scores = found(torch.from_numpy(images[150:]))
         floats = found(torch.from_numpy(images[150:].astype(np.float32) / 255))

@@ -334,7 +334,7 @@ def test_a_column_that_hardly_varies_is_named() -> None:
     inputs, labels = blobs()
     flat = np.hstack([inputs, 1990 + inputs[:, :1], inputs[:, 1:2] / 1e3, np.ones((600, 1))])
     notes = accuracy(flat, labels).summaries[0]["notes"]
-    assert any(re.match(r"column 6, 7 of the inputs vary too little", note) for note in notes)
+    assert any(re.match(r"columns 6, 7 of the inputs vary too little", note) for note in notes)
 
 
 def test_images_without_channels_are_named() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from tests.eventlog.logs import read_objects
 
 import fedraw
@@ -22,6 +23,7 @@ from fedraw.experiment.options import Options
 from fedraw.experiment.runner import run_seed
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.training import executor_of
+from fedraw.export.model import export_model
 from fedraw.report import figures
 
 MAP = {"backbone": "relu", "width": 48}
@@ -145,7 +147,11 @@ def test_features_and_head_are_one_module(tmp_path: Path) -> None:
     }
     result = fedraw.simulate(strategy="one-pass", **data, out=tmp_path, seeds=[1],
                              partition=fedraw.IID(clients=3), progress=False)  # fmt: skip
+    card = export_model(tmp_path / "seed-1", tmp_path / "exported.safetensors").read_text()
+    assert "- Inputs: the features of the feature map convolutions, 540 features, digest" in card
     found = fedraw.load(tmp_path)[1].classifier(default_map((1, 8, 8)))
+    again = default_map((1, 8, 8)).with_head(load_file(tmp_path / "exported.safetensors"))
+    assert torch.equal(again.head.weight, found.head.weight)
     with torch.no_grad():
         scores = found(torch.from_numpy(images[150:]))
         floats = found(torch.from_numpy(images[150:].astype(np.float32) / 255))
@@ -329,7 +335,7 @@ def test_a_column_that_hardly_varies_is_named() -> None:
     inputs, labels = blobs()
     flat = np.hstack([inputs, 1990 + inputs[:, :1], inputs[:, 1:2] / 1e3, np.ones((600, 1))])
     notes = accuracy(flat, labels).summaries[0]["notes"]
-    assert any(re.match(r"column 6, 7 of the inputs vary too little", note) for note in notes)
+    assert any(re.match(r"columns 6, 7 of the inputs vary too little", note) for note in notes)
 
 
 def test_images_without_channels_are_named() -> None:

@@ -145,9 +145,9 @@ def _notes_on_rows(dataset: Dataset) -> tuple[str, ...]:
     weak = weak_columns(inputs[:]) if len(shape) == 1 and len(inputs) else []
     if not weak:
         return ()
-    verb = "varies" if len(weak) == 1 else "vary"
+    noun, verb = ("column", "varies") if len(weak) == 1 else ("columns", "vary")
     return (
-        f"column {several(map(str, weak), most=8)} of the inputs {verb} too little for the feature "
+        f"{noun} {several(map(str, weak), most=8)} of the inputs {verb} too little for the feature "
         "map 'relu', which expects values of about 1 and takes asinh of them; subtract a constant "
         "from the column and divide it by another, the same at all clients",
     )

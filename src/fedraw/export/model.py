@@ -66,6 +66,12 @@ class ExportedModel:
     best_by: tuple[str, float] | None = None  # a metric, and its value
     best_is: str | None = None  # whether the best model was the "current" or the "serving" one
 
+    @property
+    def feature_map(self) -> str | None:
+        """The fixed feature map whose outputs the model takes; None if it takes samples."""
+        notes = self.start.notes or ()
+        return next((note for note in notes if note.startswith("feature map ")), None)
+
     def metadata(self) -> dict[str, str]:
         """Return the metadata for the header of the file, as text, which safetensors requires."""
         start = self.start
@@ -86,6 +92,8 @@ class ExportedModel:
             "recall": dict(self.recall),
             "fedraw": fedraw.__version__,
         }
+        if self.feature_map is not None:
+            facts["feature_map"] = self.feature_map
         return {"format": "pt", "fedraw": json.dumps(facts)}
 
     def card(self, file: Path) -> str:
@@ -110,6 +118,12 @@ class ExportedModel:
             f"{', '.join(map(_cell, start.rare_labels)) or 'none'}.",
             f"- Exported with fedraw {fedraw.__version__}.",
         ]
+        if self.feature_map is not None:
+            lines.insert(
+                5,
+                f"- Inputs: the features of the {_cell(self.feature_map)}, and not the samples. "
+                "`FeatureMap.with_head` of fedraw.learning.feature_maps joins both in one module.",
+            )
         metrics = {k: v for k, v in self.metrics.items() if v is not None}
         if not metrics:
             lines += ["", "This model was not evaluated."]

@@ -198,12 +198,13 @@ class FederationStore:
 
         """
         table = LabelTable.from_counts(counts)
-        sums = self._strategy.needs.payload is not None
-        classes = self.identity.settings["labels"] if sums else None
+        payload = self._strategy.needs.payload
+        classes = None if payload is None else self.identity.settings["labels"]
         answer = self._strategy.start(Setup(model, table, self.identity.layout, classes))
         strategy_state, receivers = checked_answer(self._strategy, answer)
         scorer = scorer_of(self._strategy.needs, strategy_state)
-        labels, rare_labels = _labels_of(scorer, table, rare, coverage)
+        undeclared = classes if payload is not None and not payload.declared else None
+        labels, rare_labels = _labels_of(scorer, table, rare, coverage, undeclared)
         self.log.clear()
         epoch = self.wall()
         self.log.commit(self._start_record(labels, rare_labels, epoch, coverage))
@@ -569,16 +570,20 @@ def _labels_of(
     table: LabelTable,
     rare: tuple[str, ...],
     coverage: Mapping[str, Any] | None,
+    undeclared: Sequence[str] | None = None,
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Return all labels and the rare labels; without declared labels, those of the model."""
+    """Return all labels and the rare labels; without declared labels, those of the model.
+
+    `undeclared` are the labels of the settings, if sites declare none.
+    """
     if coverage is not None:
         held = coverage["labels"]
         return list(held), rare or rare_by_coverage(held)
     inferred = None if scorer is None else scorer.inferred_labels()
-    if inferred is None:
+    if inferred is None and undeclared is None:
         declared = [str(label) for label in table.labels]
         return declared, tuple(str(label) for label in rare_labels_of(rare or None, table))
-    outputs = list(inferred.coverage)
+    outputs = list(undeclared or ()) if inferred is None else list(inferred.coverage)
     for label in rare:
         if label not in outputs:
             raise BadInput(f"rare label {label!r}: {nearest(label, outputs)}")

@@ -43,6 +43,10 @@ from fedraw.strategies.protocol import (
 )
 
 
+# The other terms of a budget, if only epsilon is given.
+USUAL_TERMS = {"delta": 1e-5, "clip": 1.0, "group": 1}
+
+
 @dataclass(eq=False)
 class OnePassState:
     """The totals of all clients that were heard, and the newest message of each.
@@ -158,9 +162,10 @@ class OnePass:
         readout: "discriminant" or "ridge".
         floor: Clients leave out labels of which they have fewer samples.
         epsilon: Clients add noise to their sums: the budget of one message. None: no noise.
-        delta: The probability that the bound of epsilon does not hold.
-        clip: With epsilon, the root mean square to which a sample's features are scaled down.
-        group: With epsilon, the most samples of one person at a client.
+        delta: With epsilon, the probability that its bound does not hold; default: 1e-5.
+        clip: With epsilon, the root mean square to which a sample's features are scaled down;
+            default: 1.
+        group: With epsilon, the most samples of one person at a client; default: 1.
 
     """
 
@@ -169,18 +174,20 @@ class OnePass:
     readout: Readout = "discriminant"
     floor: int = 1
     epsilon: float | None = None
-    delta: float = 1e-5
-    clip: float = 1.0
-    group: int = 1
+    delta: float | None = None
+    clip: float | None = None
+    group: int | None = None
 
     def __post_init__(self) -> None:
         LinearHead(self.prior, self.shrinkage, self.readout)  # refuses settings out of range
         whole("floor", self.floor)
-        SumsPrivacy(
-            1.0 if self.epsilon is None else self.epsilon, self.delta, self.clip, self.group
-        )
-        for key in ("delta", "clip", "group"):
-            if self.epsilon is None and getattr(self, key) != getattr(OnePass, key):
+        if self.epsilon is not None:  # logs have the terms in full, and others have none of them
+            for key, default in USUAL_TERMS.items():
+                if getattr(self, key) is None:
+                    object.__setattr__(self, key, default)
+            _ = self.privacy  # refuses terms out of range
+        for key in USUAL_TERMS:
+            if self.epsilon is None and getattr(self, key) is not None:
                 raise BadInput(
                     f"{key} = {getattr(self, key)} has no effect without epsilon, because no noise "
                     "is added; set epsilon, or leave it out"
@@ -196,6 +203,9 @@ class OnePass:
         """The budget of a message, if clients add noise."""
         if self.epsilon is None:
             return None
+        assert self.delta is not None
+        assert self.clip is not None
+        assert self.group is not None
         return SumsPrivacy(self.epsilon, self.delta, self.clip, self.group)
 
     @property

@@ -34,10 +34,11 @@ MEANINGS = {
     "cap_at": "The bound on the weight of one slot, if there is a cap.",
     "corrected": "Whether the moments are corrected for their start at zero.",
     "clip": (
-        "With epsilon, the root mean square to which the features of a sample are scaled down."
+        "With epsilon, the root mean square to which the features of a sample are scaled down; "
+        "1 if it is not set."
     ),
     "cutoff": "The longest interval between two participations that is counted, in steps.",
-    "delta": "With epsilon, the probability that the bound of epsilon does not hold.",
+    "delta": ("With epsilon, the probability that its bound does not hold; 1e-5 if it is not set."),
     "dedup": "Whether a client has at most one slot in the buffer.",
     "eps": "The number that is added to the denominator of a step.",
     "epsilon": (
@@ -51,7 +52,8 @@ MEANINGS = {
         "with one sample are its features."
     ),
     "group": (
-        "With epsilon, the most samples of one person at a client; epsilon covers all of them."
+        "With epsilon, the most samples of one person at a client, all of which epsilon covers; "
+        "1 if it is not set."
     ),
     "hinge_grace": 'The staleness up to which an update has full weight, if staleness is "hinge".',
     "hinge_slope": 'How fast the weight falls beyond this staleness, if staleness is "hinge".',

@@ -263,11 +263,11 @@ def test_an_update_waits_in_memory_while_the_disk_is_full(
 ) -> None:
     grid, tries, write = a_grid(), [], Journal.write
 
-    def full(self: Journal, event: int, *rest: Any) -> None:
+    def full(self: Journal, event: int, *rest: Any) -> Any:
         tries.append((event, len(grid.replies)))
         if 2 < len(tries) < 8:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(self, event, *rest)
+        return write(self, event, *rest)
 
     monkeypatch.setattr(Journal, "write", full)
     lead(grid, tmp_path)

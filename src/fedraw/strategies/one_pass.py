@@ -41,7 +41,6 @@ from fedraw.strategies.protocol import (
     frozen,
 )
 
-
 # The other terms of a budget, if only epsilon is given.
 USUAL_TERMS = {"delta": 1e-5, "clip": 1.0, "group": 1}
 

@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from fedraw.strategies.fedstale import FedStale
     from fedraw.strategies.fedstaleweight import FedStaleWeight
     from fedraw.strategies.fedvarp import FedVARP
-    from fedraw.strategies.mf_ca2fl import MFCA2FL
     from fedraw.strategies.mifa import MIFA
     from fedraw.strategies.one_pass import OnePass
     from fedraw.strategies.protocol import (
@@ -99,7 +98,6 @@ _DEFINED_IN = {
     "CA2FL": "fedraw.strategies.ca2fl",
     "FADAS": "fedraw.strategies.fadas",
     "IID": "fedraw.experiment.sections",
-    "MFCA2FL": "fedraw.strategies.mf_ca2fl",
     "MIFA": "fedraw.strategies.mifa",
     "SGD": "fedraw.learning.sgd",
     "Arrived": "fedraw.strategies.protocol",
@@ -185,7 +183,6 @@ __all__ = [
     "CA2FL",
     "FADAS",
     "IID",
-    "MFCA2FL",
     "MIFA",
     "SGD",
     "Arrived",

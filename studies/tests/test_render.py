@@ -15,7 +15,7 @@ from tests.cli.command import fedraw
 
 from fedraw.errors import BadInput
 from fedraw_studies.arena_render import write_arena
-from fedraw_studies.artefacts import ARENA, EVERY, LATE, NAMES, Basis, PaperValue, Scale
+from fedraw_studies.artefacts import ARENA, EVERY, LATE, NAMES, ONE_PASS, Basis, PaperValue, Scale
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.claims import Claim, ClaimVerdict, Part, PartVerdict, judge
 from fedraw_studies.comparisons import comparison_markdown
@@ -23,6 +23,7 @@ from fedraw_studies.dynamics import DynamicsResults
 from fedraw_studies.execute import Machine
 from fedraw_studies.figures import study_figures, write_figures
 from fedraw_studies.late_render import write_late
+from fedraw_studies.one_pass_render import write_one_pass
 from fedraw_studies.outcomes import Finding, outcomes
 from fedraw_studies.plan import key_of, load_artefacts
 from fedraw_studies.render import (
@@ -293,5 +294,7 @@ def test_the_committed_documents_are_what_their_cells_say(scale: str, tmp_path: 
     if (committed / "late.md").exists():
         copy(committed / "late-standings.json", tmp_path)
         write_late(outcomes(committed, scale, LATE), Scale.named(scale), tmp_path, Machine())
+    if (committed / "one-pass.md").exists():
+        write_one_pass(outcomes(committed, scale, ONE_PASS), Scale.named(scale), tmp_path)
     written = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.glob("*.md")}
     assert written == {p.name: p.read_text(encoding="utf-8") for p in committed.glob("*.md")}

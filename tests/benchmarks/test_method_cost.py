@@ -13,7 +13,6 @@ from benchmarks.method_cost import models_kept
         ("area", 1 + 2),
         ("mifa", 1 + 2 + 30),
         ("ca2fl", 1 + 2 + 2 + 30 + 9),  # the last nine differences wait for the tenth
-        ("mf-ca2fl", 1 + 2 + 2 + 30 / 4 + 9),  # 8 of 32 bits
         ("fadas", 1 + 2 + 3),
     ],
 )

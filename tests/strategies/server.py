@@ -26,7 +26,6 @@ from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.fedstale import FedStale
-from fedraw.strategies.mf_ca2fl import MFCA2FL
 from fedraw.strategies.protocol import (
     Arrived,
     Event,
@@ -114,7 +113,6 @@ METHODS: dict[str, Strategy[Any]] = {
     "ca2fl statistics": On(NORMED, CA2FL(4)),
     "ace statistics": On(NORMED, ACE()),
     "aced young": ACED(tau_algo=2, age="start"),
-    "mf-ca2fl statistics": On(NORMED, MFCA2FL(4, bits=2)),
     "area on the server": AREA(4, memory="server"),
     "fedstale heard": FedStale(4, beta=1, participation="certain", average="heard"),
     "replay for few": Replay(2, threshold=1),

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.strategies.server import NORMED, On, Server, begun, bits, fed, sent
 from tests.strategies.streams import STREAM, Stream, blocks, steps, streams
 
-from fedraw.core.layout import Layout
 from fedraw.errors import BadInput
 from fedraw.strategies.ace import ACE
 from fedraw.strategies.aced import ACED
@@ -23,10 +22,8 @@ from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedstale import FedStale
 from fedraw.strategies.fedstaleweight import FedStaleWeight
 from fedraw.strategies.fedvarp import FedVARP
-from fedraw.strategies.mf_ca2fl import MFCA2FL
 from fedraw.strategies.mifa import MIFA
 from fedraw.strategies.protocol import Event, Joined, Left
-from fedraw.strategies.quantise import quantise
 
 ABC = {client: {"x": 1} for client in "abc"}
 
@@ -55,14 +52,6 @@ def test_the_stream_of_three_clients(strategy: Any, models: list[float]) -> None
 
 def test_fedau_weights_c_by_the_two_steps_it_took() -> None:
     assert steps(FedAU(2), [*STREAM, ("b", 6), ("c", -3)]) == [3, 5, 5]
-
-
-def test_a_repeated_quantised_difference() -> None:
-    """Q(0, 4, 10) = (0, 10/3, 10), and the second step is h + Δ - Q with h = Q/2."""
-    strategy = MFCA2FL(1, bits=2)
-    state = begun(strategy, {"a": {"x": 1}, "b": {"x": 1}}, 0, 0, 0)
-    state = fed(strategy, state, [sent("a", 0, 4, 10), sent("a", 0, 4, 10, version=1)])
-    assert state.model == pytest.approx([0, 19 / 3, 15])
 
 
 # Where two methods are one.
@@ -271,52 +260,6 @@ def test_with_a_buffer_of_one_statistics_are_the_mean_of_everyones_newest(strate
     assert state.model[3:].tolist() == [4, 4]
 
 
-# Quantised caches
-
-
-@given(
-    st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=50),
-    st.sampled_from([1, 2, 4, 8]),
-    st.data(),
-)
-@settings(max_examples=50, deadline=None)
-def test_quantisation_stays_within_half_a_level_of_each_layer(
-    values: list[float], bits_each: int, data: Any
-) -> None:
-    vector = np.array(values, np.float32)
-    cut = data.draw(st.integers(1, len(values)))
-    ends = sorted({cut, len(values)})
-    restored = quantise(vector, bits_each, ends).restore()
-    for start, end in zip([0, *ends], ends, strict=False):
-        layer = vector[start:end].astype(np.float64)
-        half = (layer.max() - layer.min()) / (2 * (2**bits_each - 1))
-        rounding = np.abs(layer).max() * 2**-23
-        assert np.abs(restored[start:end] - layer).max() <= half + rounding
-        if len(set(layer)) <= 2:
-            assert np.array_equal(restored[start:end], vector[start:end])
-
-
-def test_differences_of_two_values_make_it_ca2fl_bit_for_bit() -> None:
-    exact, quantised = CA2FL(2), MFCA2FL(2, bits=1)
-    models = []
-    for strategy in (exact, quantised):
-        state = begun(strategy, ABC, 0, 0, 0)
-        for version, client in enumerate("abcabcacb"):
-            delta = [0.1, 0.7, 0.1] if version % 2 else [-0.3, 0.2, 0.2]
-            state = fed(strategy, state, [sent(client, *delta)])
-        models.append(state.model)
-    assert np.array_equal(*models)
-
-
-def test_the_mean_of_the_cache_is_that_of_the_numbers_subtracted_later() -> None:
-    server = Server(On(Layout.of([("w", (2,)), ("b", (3,))]), MFCA2FL(2, bits=1)))
-    server.run(61)
-    state: Any = server.state
-    assert state.layers == (2, 5)
-    total = np.sum([kept.restore() for kept in state.cache.values()], axis=0, dtype=float)
-    assert state.cache_sum.total == pytest.approx(total, abs=1e-9)
-
-
 @pytest.mark.parametrize(
     ("kind", "wrong", "words"),
     [
@@ -330,7 +273,6 @@ def test_the_mean_of_the_cache_is_that_of_the_numbers_subtracted_later() -> None
         (FedStale, {"beta": 1.5}, "beta = 1.5 must be from 0 to 1"),
         (FedStale, {"participation": "p"}, "participation = 'p' is unknown; known: buffer, cert"),
         (FedStale, {"beta": 0, "average": "heard"}, "average = 'heard' needs beta above 0"),
-        (MFCA2FL, {"bits": 3}, "bits = 3 is not possible; use 1, 2, 4 or 8"),
     ],
 )
 def test_impossible_settings_are_refused(kind: Any, wrong: dict[str, Any], words: str) -> None:

@@ -85,7 +85,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "ace": {"server_lr": 0.1, "init": "zero"},
     "aced": {"server_lr": 0.1, "tau_algo": "clients", "age": "contact"},
     "aced-start": {"server_lr": 0.1, "tau_algo": "clients", "age": "start"},
-    "mf-ca2fl": {"buffer": 10, "server_lr": 1.0, "bits": 8, "refresh": "round-start"},
     "area": {"buffer": 10, "memory": "clients"},
     "fedau": {"buffer": 10, "server_lr": 1.0, "cutoff": 50},
     "fedstale": {

@@ -134,7 +134,7 @@ def same_rule(method: str) -> tuple[str, ...]:
     The first of them represents all in the what-if grid.
 
     >>> same_rule("mifa")
-    ('ca2fl', 'mifa', 'ace', 'mf-ca2fl')
+    ('ca2fl', 'mifa', 'ace')
     """
     own = BY_METHOD[method]
 

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from fedraw.core.removed import removal
 from fedraw.errors import BadInput, nearest
 
 T = TypeVar("T")
@@ -68,7 +69,8 @@ def checked_settings(
     for key in table:
         if key not in known:
             choices = [*other_keys, *known]
-            raise BadInput(f"[{section}] has the unknown key {key!r}; {nearest(key, choices)}")
+            unknown = f"[{section}] has the unknown key {key!r}; {nearest(key, choices)}"
+            raise BadInput(removal(f"{section}.{key}") or unknown)
     for name, field in known.items():
         optional = field.default is not MISSING or field.default_factory is not MISSING
         if name not in table and not optional:
@@ -84,7 +86,8 @@ def _convert(kind: Any, value: object, key: str) -> Any:
             if alternative in (float, Path):
                 return alternative(value)
             return value
-    raise BadInput(f"{key} = {shown(value)} must be {_describe(kind)}{_too_large(value)}")
+    wrong = f"{key} = {shown(value)} must be {_describe(kind)}{_too_large(value)}"
+    raise BadInput(removal(key, value) or wrong)
 
 
 def shown(value: object, longest: int = 60) -> str:

@@ -29,7 +29,6 @@ from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.fedstale import FedStale
 from fedraw.strategies.fedstaleweight import FedStaleWeight
 from fedraw.strategies.fedvarp import FedVARP
-from fedraw.strategies.mf_ca2fl import MFCA2FL
 from fedraw.strategies.mifa import MIFA
 from fedraw.strategies.one_pass import OnePass
 from fedraw.strategies.protocol import (
@@ -61,7 +60,6 @@ __all__ = [
     "CA2FL",
     "CATALOG",
     "FADAS",
-    "MFCA2FL",
     "MIFA",
     "Arrived",
     "Contents",

@@ -33,7 +33,6 @@ from fedraw.core.federation import Federation
 from fedraw.core.settings import between, one_of, positive, whole
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update
-from fedraw.errors import BadInput
 from fedraw.strategies.protocol import (
     Arrived,
     Contents,
@@ -47,7 +46,6 @@ from fedraw.strategies.protocol import (
     check,
     frozen,
 )
-from fedraw.strategies.quantise import WIDTHS, QuantisedVector, layer_ends, quantise
 
 Participation = Literal["buffer", "certain", "estimated"]
 Repeated = Literal["round-start", "arrival", "newest"]
@@ -69,7 +67,6 @@ class CacheRule:
         average: What N counts: all members, or only those that have sent an update ("heard").
         wait: Whether the first step waits until every member has sent an update.
         cutoff: The longest interval between two participations; longer ones are cut there.
-        bits: The number of bits that the cache keeps of each number; None keeps it unchanged.
         single_statistics: Which batch-norm statistics are averaged if K = 1. The mean over a
             step's arrivals ("mean") would be that of one client, so the default ("newest") is the
             mean of the newest statistics of all clients.
@@ -84,7 +81,6 @@ class CacheRule:
     average: Literal["members", "heard"] = "members"
     wait: bool = False
     cutoff: int = 50
-    bits: int | None = None
     single_statistics: Literal["newest", "mean"] = "newest"
 
     def __post_init__(self) -> None:
@@ -95,8 +91,6 @@ class CacheRule:
         one_of("refresh", self.repeated, ("round-start", "arrival", "newest"))
         one_of("average", self.average, ("members", "heard"))
         whole("cutoff", self.cutoff)
-        if self.bits is not None and self.bits not in WIDTHS:
-            raise BadInput(f"bits = {self.bits!r} is not possible; use 1, 2, 4 or 8")
 
     @property
     def replaces_at_once(self) -> bool:
@@ -150,13 +144,12 @@ class CachedState:
     federation: Federation
     residuals: RunningSum
     cache_sum: RunningSum
-    cache: dict[ClientId, Vector | QuantisedVector] = field(default_factory=dict)
+    cache: dict[ClientId, Vector] = field(default_factory=dict)
     newest: dict[ClientId, Vector] = field(default_factory=dict)
     clients: list[ClientId] = field(default_factory=list)
     full: bool = False
     weights: list[float] = field(default_factory=list)
     intervals: dict[ClientId, Intervals] = field(default_factory=dict)
-    layers: tuple[int, ...] = ()  # where each layer of a quantised difference ends
 
     @property
     def contents(self) -> Contents:
@@ -221,10 +214,7 @@ def empty_state(kind: type[S], setup: Setup, rule: CacheRule) -> S:
     size = setup.model.size
     residuals = RunningSum.zeros(0 if rule.replaces_at_once else size)
     cache_sum = RunningSum.zeros(size if rule.beta else 0)
-    state = kind(setup.model, 0, Federation.of(setup.clients), residuals, cache_sum)
-    layout = None if setup.layout is None else setup.layout.without_statistics()
-    state.layers = layer_ends(layout, size) if rule.bits else ()
-    return state
+    return kind(setup.model, 0, Federation.of(setup.clients), residuals, cache_sum)
 
 
 def take_in(state: CachedState, update: Update, rule: CacheRule) -> None:
@@ -234,7 +224,7 @@ def take_in(state: CachedState, update: Update, rule: CacheRule) -> None:
         state.clients, state.weights, state.full = [], [], False
     client, delta = update.client, update.parameters
     if rule.replaces_at_once:
-        _replace(state, client, delta, rule)
+        _replace(state, client, delta)
         state.clients.append(client)
     else:
         _add_residual(state, client, delta, rule)
@@ -253,7 +243,7 @@ def aggregate(state: CachedState, rule: CacheRule) -> None:
         return
     for client, delta in newest.items():
         if client in state.federation:
-            _replace(state, client, delta, rule)
+            _replace(state, client, delta)
     if state.cache and state.version % len(state.cache) == 0:  # so that no rounding errors add up
         state.cache_sum.recompute(_cached(state))
 
@@ -269,7 +259,7 @@ def forget(state: CachedState, client: ClientId, rule: CacheRule) -> None:
     state.intervals.pop(client, None)
     kept = state.cache.pop(client, None)
     if kept is not None:
-        state.cache_sum.correct([(-1.0, _recall(kept))], _cached(state))
+        state.cache_sum.correct([(-1.0, kept)], _cached(state))
 
 
 def _add_residual(state: CachedState, client: ClientId, delta: Vector, rule: CacheRule) -> None:
@@ -283,7 +273,7 @@ def _add_residual(state: CachedState, client: ClientId, delta: Vector, rule: Cac
     elif rule.repeated == "arrival" and earlier is not None:
         terms.append((-weight * rule.beta, earlier))
     elif (kept := state.cache.get(client)) is not None:
-        terms.append((-weight * rule.beta, _recall(kept)))
+        terms.append((-weight * rule.beta, kept))
     state.newest[client] = delta
     state.clients.append(client)
     if rule.participation == "estimated":
@@ -333,20 +323,15 @@ def _moved(state: CachedState, rule: CacheRule) -> Vector:
     return moved
 
 
-def _replace(state: CachedState, client: ClientId, delta: Vector, rule: CacheRule) -> None:
-    """Replace the client's cached difference, quantised if the rule asks for it."""
+def _replace(state: CachedState, client: ClientId, delta: Vector) -> None:
+    """Replace the client's cached difference."""
     before = state.cache.get(client)
-    kept = delta if rule.bits is None else quantise(delta, rule.bits, state.layers)
-    terms: list[Term] = [(1.0, _recall(kept))]
+    terms: list[Term] = [(1.0, delta)]
     if before is not None:
-        terms.append((-1.0, _recall(before)))
-    state.cache[client] = kept
+        terms.append((-1.0, before))
+    state.cache[client] = delta
     state.cache_sum.correct(terms, _cached(state))
 
 
 def _cached(state: CachedState) -> Iterator[Term]:
-    return ((1.0, _recall(kept)) for kept in state.cache.values())
-
-
-def _recall(kept: Vector | QuantisedVector) -> Vector:
-    return kept.restore() if isinstance(kept, QuantisedVector) else kept
+    return ((1.0, kept) for kept in state.cache.values())

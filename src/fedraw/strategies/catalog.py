@@ -13,6 +13,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fedraw.core.layout import Layout
+from fedraw.core.removed import removal
 from fedraw.errors import BadInput, nearest
 from fedraw.strategies.ace import ACE
 from fedraw.strategies.aced import ACED
@@ -28,7 +29,6 @@ from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.fedstale import FedStale
 from fedraw.strategies.fedstaleweight import FedStaleWeight
 from fedraw.strategies.fedvarp import FedVARP
-from fedraw.strategies.mf_ca2fl import MFCA2FL
 from fedraw.strategies.mifa import MIFA
 from fedraw.strategies.one_pass import OnePass
 from fedraw.strategies.protocol import Strategy
@@ -374,19 +374,6 @@ _ROWS = (
         merit=4.5,
     ),
     Method(
-        "mf-ca2fl",
-        "MF-CA2FL",
-        MFCA2FL,
-        'Wang et al. (CA2FL), ICLR 2024: our reading of the "memory-friendly" variant',
-        "is CA2FL with a cache of a few bits per number",
-        source="this project",
-        related="variant of ca2fl (quantised cache)",
-        audit_rule=("blocks", "cached"),
-        thresholds=ADDING,
-        memory=(4, 1, 0.25),
-        merit=56.5,
-    ),
-    Method(
         "area",
         "AREA",
         AREA,
@@ -573,7 +560,8 @@ def _type_text(hint: Any) -> str:
 def find_method(name: object, key: str = "strategy.name") -> Method:
     """Return the method of this name; an error about an unknown name calls the setting `key`."""
     if not isinstance(name, str) or name not in CATALOG:
-        raise BadInput(f"{key} = {name!r} is unknown; {nearest(name, CATALOG)}")
+        unknown = f"{key} = {name!r} is unknown; {nearest(name, CATALOG)}"
+        raise BadInput(removal("strategy.name", name) or unknown)
     return CATALOG[name]
 
 

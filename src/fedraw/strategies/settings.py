@@ -19,7 +19,6 @@ MEANINGS = {
     "beta": "How far cached differences correct a step: 0 not at all, 1 completely.",
     "beta1": "The part of the first moment that a step keeps.",
     "beta2": "The part of the second moment that a step keeps.",
-    "bits": "The number of bits that the cache keeps of each number.",
     "buffer": "The number of updates K in a step of the server.",
     "fedfa.buffer": "The number of last updates K whose models are averaged.",
     "fedraw.buffer": "The number of updates K that the buffer holds.",

@@ -1,0 +1,24 @@
+"""Settings that fedraw 0.2 was the last version to have, and what to use instead.
+
+A spec, a run config or a server's folder that still uses one is refused with one sentence.
+"""
+
+from __future__ import annotations
+
+# By key, or by key and value.
+REMOVED: dict[str, str] = {
+    "strategy.name = 'mf-ca2fl'": "use 'ca2fl', whose cache keeps every number as it is",
+    "strategy.bits": "use strategy.name = 'ca2fl', whose cache keeps every number as it is",
+}
+
+
+def removal(key: str, value: object = None) -> str | None:
+    """Return the sentence about a setting that was removed; None if it never existed.
+
+    >>> removal("strategy.name", "mf-ca2fl")
+    "strategy.name = 'mf-ca2fl' was removed after fedraw 0.2; use 'ca2fl', whose cache keeps every number as it is"
+    """  # noqa: E501 - the sentence as it is printed
+    for found in (f"{key} = {value!r}", key):
+        if found in REMOVED:
+            return f"{found} was removed after fedraw 0.2; {REMOVED[found]}"
+    return None

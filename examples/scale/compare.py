@@ -70,10 +70,13 @@ def cell(curves: Curves, over: str, upto: float) -> str:
 
 
 def last(curves: Curves) -> str:
-    """Return mean and standard deviation over the seeds of the last five evaluations."""
+    """Return mean and sample standard deviation over the seeds of the last five evaluations."""
     tails = [[curve[metric][-5:].mean() for metric in METRICS] for curve in curves.values()]
-    pairs = zip(np.mean(tails, axis=0), np.std(tails, axis=0), strict=True)
-    return " | ".join(f"{mean:.1f} ± {sd:.1f}" for mean, sd in pairs)
+    means = [f"{mean:.1f}" for mean in np.mean(tails, axis=0)]
+    if len(tails) > 1:
+        sds = np.std(tails, axis=0, ddof=1)
+        means = [f"{mean} ± {sd:.1f}" for mean, sd in zip(means, sds, strict=True)]
+    return " | ".join(means)
 
 
 def tables(task: str, out: Path) -> str:

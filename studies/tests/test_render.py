@@ -115,6 +115,7 @@ def test_the_last_model_beside_the_mean_of_the_last_five(tmp_path: Path) -> None
 def test_tables_of_a_scale_go_between_their_markers(tmp_path: Path) -> None:
     one, two = "| a |\n| --- |\n| 1 |", "| b |\n| --- |\n| 2 |"
     document = f"# T\n\nText.\n\n**Unfinished: 1 of 2 runs.**\n\n{one}\n\n## More\n\n{two}\n"
+    document += f"\n## Last\n\n**Unfinished: 3 of 4 runs.**\n\n{one}\n"
     (tmp_path / "own.md").write_text(document)
     first = "<!-- include smoke own 1 -->"
     text = f"A\n{first}\nold\n<!-- /include -->\nB\n<!-- include cpu own -->\nx\n<!-- /include -->"
@@ -124,7 +125,7 @@ def test_tables_of_a_scale_go_between_their_markers(tmp_path: Path) -> None:
     assert filled.endswith("<!-- include cpu own -->\nx\n<!-- /include -->")
     assert fill_includes(filled, "smoke", tmp_path) == filled
     every = fill_includes("<!-- include smoke own --><!-- /include -->", "smoke", tmp_path)
-    assert f"*More*\n\n{two}\n\n<!-- /include -->" in every
+    assert f"*More*\n\n{two}\n\n*Last*\n\n**Unfinished: 3 of 4 runs.**\n\n{one}\n\n<!--" in every
     other = fill_includes("<!-- include smoke more --><!-- /include -->", "smoke", tmp_path)
     assert "*Not run yet.*" in other
 

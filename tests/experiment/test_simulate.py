@@ -329,7 +329,7 @@ _SOME = _Y < 2
         ),
         (
             {"data": (_X, _Y), "test": (_X[_SOME], _Y[_SOME]), "rare_labels": [1, 3]},
-            ["the test set has no sample of some rare labels, so their recall is unknown: 3"],
+            ["the test set has no sample of some labels, so their recall is unknown: 2, 3"],
         ),
         (
             {"data": (_X, _Y + 1)},

@@ -120,7 +120,9 @@ def test_a_goal_has_the_median_over_the_seeds_and_how_many_reached_it() -> None:
         "─────────────────────────────────────────────────────────────",
         "fedraw   60.0±10.0 700, 11 min 40 s (2 of 3) not within 3,000",
     ]
-    assert "evaluations, 150 arrivals apart, have" in " ".join(shown[4:])
+    caption = " ".join(shown[4:])
+    assert "evaluations, 150 arrivals apart, have" in caption
+    assert caption.endswith("in brackets, how many seeds got there if not all or none did")
     of_others = printed(tables.text_table(rows, ["AvgRare"]))
     assert "arrivals" not in " ".join(of_others), "nothing is explained that is not shown"
     assert "& 700, 11 min 40 s (2 of 3) \\\\" in tables.latex(rows), (
@@ -129,6 +131,15 @@ def test_a_goal_has_the_median_over_the_seeds_and_how_many_reached_it() -> None:
     (row,) = csv.DictReader(io.StringIO(tables.csv(rows)))
     assert float(row["arrivals to 50 %_median"]) == 700
     assert (row["arrivals to owl>=80_median"], row["arrivals to owl>=80_seeds"]) == ("", "0")
+
+
+def test_brackets_are_explained_only_where_there_are_some() -> None:
+    goals = {
+        Goal("AvgRare", 50): reached([300, 700, 900]),
+        Goal("AvgRare", 80): reached([None] * 3),
+    }
+    row = ComparisonRow("fedraw", SEEDS, {"AvgRare": Stat.of([50, 60, 70])}, reached=goals)
+    assert " ".join(printed(tables.text_table([row]))).endswith("median and virtual time")
 
 
 def test_long_names_and_a_long_metric_share_a_narrow_terminal() -> None:

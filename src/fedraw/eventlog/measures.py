@@ -14,7 +14,7 @@ from math import inf
 from statistics import median
 from typing import Any
 
-from fedraw.core.text import duration
+from fedraw.core.text import counted, duration
 from fedraw.errors import BadInput, nearest
 from fedraw.eventlog.costs import cost_columns
 from fedraw.eventlog.dynamics import Dynamics
@@ -150,7 +150,7 @@ class Goal:
         """Refuse a run of this name with too few evaluations, or without the metric."""
         if len(evaluations) < TAIL and not any(own.final for own in evaluations):
             raise BadInput(
-                f"{name} has {len(evaluations)} evaluations, and the goal {self} needs "
+                f"{name} has {counted(len(evaluations), 'evaluation')}, and the goal {self} needs "
                 f"{TAIL} consecutive ones; evaluate more often (evaluate_every)"
             )
         known = {metric for e in evaluations for metric in (*measured(to_fields(e)), *e.recall)}

@@ -396,21 +396,20 @@ def holders(
 
 
 def unknown_labels(clients: Clients) -> tuple[str, ...]:
-    """Return notes about labels that no client holds, and rare labels that no test sample has."""
+    """Return notes about labels that no client holds, or that no test sample has."""
     dataset = clients.dataset
     if not dataset.has_labels or not len(dataset.test_labels):
         return ()
     held = {str(label) for epoch in clients.epochs for label in epoch.table.labels}
     tested = {dataset.label_names[label] for label in np.unique(dataset.test_labels).tolist()}
     unheld = [name for name in dataset.label_names if name not in held]
-    rare = [dataset.label_names[label] for label in clients.rare_labels]
     cases = (
         ([name for name in unheld if name in tested], "the test set has labels that no client "
          "holds, so no method can learn them"),
         ([name for name in unheld if name not in tested], "neither a client nor the test set has "
          "a sample of some labels, for which the model has outputs"),
-        ([name for name in rare if name not in tested], "the test set has no sample of some rare "
-         "labels, so their recall is unknown"),
+        ([name for name in dataset.label_names if name in held - tested], "the test set has no "
+         "sample of some labels, so their recall is unknown"),
     )  # fmt: skip
     return tuple(f"{words}: {several(names)}" for names, words in cases if names)
 

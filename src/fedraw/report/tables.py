@@ -341,9 +341,12 @@ def goal_caption(rows: Sequence[ComparisonRow]) -> str:
     spacings = {own.spacing for row in rows for own in row.reached.values()} - {None}
     spacing = spacings.pop() if len(spacings) == 1 else None
     apart = f", {spacing:,} arrivals apart," if spacing else ""
+    some = any(0 < own.count < len(own.within) for row in rows for own in row.reached.values())
     return (
         f"arrivals to 50 %: from when on five evaluations{apart} have a mean AvgRare of 50 %; "
-        "median and virtual time; in brackets, how many seeds got there"
+        "median and virtual time"
+        + "; in brackets, how many seeds got there if not all or none did"
+        * some
     )
 
 

@@ -155,13 +155,13 @@ def fill_includes(text: str, scale: str, out: Path) -> str:
 
 
 def _tables(lines: Sequence[str]) -> list[str]:
-    """Return the tables of a document, each after its heading or its note about missing runs."""
+    """Return the tables of a document, each after its heading and its note about missing runs."""
     found, heading = list[str](), ""
     for before, line in zip(["", *lines], lines, strict=False):
         if line.startswith("## "):
             heading = f"*{line.removeprefix('## ')}*\n\n"
         elif line.startswith(UNFINISHED):
-            heading = f"{line}\n\n"
+            heading += f"{line}\n\n"
         elif line.startswith("|") and before.startswith("|"):
             found[-1] += f"\n{line}"
         elif line.startswith("|"):

@@ -23,6 +23,7 @@ PARTS = {
     "corruptions": 1000,
     "simulator_kills": 500,
     "server_kills": 500,
+    "sums_kills": 500,
     "clocks": 120,
 }
 

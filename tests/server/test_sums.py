@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,55 +13,25 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from tests.server.engine import Engine
+from tests.server.sums_engine import (
+    COUNTS,
+    OPENED,
+    SHAPE,
+    SumsEngine,
+    samples,
+    totals_of,
+)
 
-from fedraw.core.layout import Layout
-from fedraw.core.sums import SumsShape, digest, on_grid
-from fedraw.core.types import Vector
+from fedraw.core.sums import digest
 from fedraw.errors import BadInput, FolderUnavailable
 from fedraw.privacy.budget import Privacy
 from fedraw.server import forgetting, journal, snapshots
 from fedraw.server.forgetting import forget
-from fedraw.server.results import Recall
-from fedraw.server.tasks import Failure, Task, TrainReply
+from fedraw.server.tasks import Failure
 from fedraw.server.verification import verify_folder
 from fedraw.storage import numbered_folders
 from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.one_pass import OnePass, OnePassState
-
-LABELS = ("cat", "dog", "owl")
-SHAPE = SumsShape(3, 6)
-LAYOUT = Layout.of([("weight", (3, 6)), ("bias", (3,))])
-MAP = "a map"
-COUNTS = {
-    "north": {"cat": 60, "dog": 40},
-    "south": {"cat": 50, "dog": 50},
-    "east": {"dog": 80},
-    "west": {"owl": 30, "cat": 10},
-}
-MEANS = 3 * np.eye(3, 6)
-
-
-def samples(name: str) -> tuple[Any, Any]:
-    counts, rng = COUNTS[name], np.random.default_rng(len(name) + sum(map(ord, name)))
-    labels = np.repeat([LABELS.index(own) for own in counts], list(counts.values()))
-    return on_grid(MEANS[labels] + rng.normal(size=(len(labels), 6))), labels
-
-
-def totals_of(names: Iterable[str]) -> Any:
-    total = SHAPE.zeros()
-    for name in names:
-        total += SHAPE.of_samples(*samples(name))
-    return total
-
-
-def recall(model: Vector) -> Recall:
-    parts = [samples(name) for name in COUNTS]
-    inputs, labels = (np.concatenate(own) for own in zip(*parts, strict=True))
-    best = np.argmax(inputs @ model[:18].reshape(3, 6).T + model[18:], axis=1)
-    return Recall.of([LABELS[i] for i in labels], [LABELS[i] for i in best])
-
-
-OPENED: list[Engine] = []
+from fedraw.strategies.one_pass import OnePassState
 
 
 @pytest.fixture(autouse=True)
@@ -70,32 +40,6 @@ def closed() -> Iterator[None]:
     for engine in OPENED:
         engine.coordinator._store.log.close()
     OPENED.clear()
-
-
-class SumsEngine(Engine):
-    """Sites that compute the sums of their samples."""
-
-    def __init__(self, folder: Path, strategy: Any = None, **settings: Any) -> None:
-        usual = {"labels": LABELS, "feature_map": MAP, "arrivals": None, "evaluate": recall}
-        super().__init__(
-            folder, strategy or OnePass(), COUNTS, layout=LAYOUT, **{**usual, **settings}
-        )
-        OPENED.append(self)
-
-    def _train(self, name: str, task: Task) -> TrainReply:
-        assert task.model is None
-        inputs, labels = samples(name)
-        message: Any = SHAPE.of_samples(inputs, labels)
-        number, version = task.number, task.version
-        return TrainReply(name, number, version, message, len(labels), feature_map=MAP)
-
-    @property
-    def totals(self) -> Any:
-        return self.coordinator._store.strategy_state.totals  # type: ignore[attr-defined]
-
-    def finish(self) -> None:
-        self.run(lambda: self.coordinator.finished is not None)
-        self.coordinator.close(self.now)
 
 
 def finished(folder: Path, **settings: Any) -> SumsEngine:
@@ -150,33 +94,6 @@ def test_order_and_speed_do_not_matter(seed: int, tmp_path: Path) -> None:
     assert digest(engine.totals) == digest(totals_of(COUNTS))
 
 
-def test_fifty_kills_leave_one_digest(tmp_path: Path) -> None:
-    """The server is killed after every few turns, before and after each message."""
-    calm = finished(tmp_path / "calm")
-    engine = SumsEngine(tmp_path / "killed", snapshot_every=3.0)
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        for _ in range(int(rng.integers(1, 6))):
-            if engine.coordinator.finished is None:
-                engine.now += 0.5
-                engine.turn()
-        if engine.coordinator.finished is not None:
-            break
-        engine.restart(away=1.0)
-    kills = len(engine.log("restarted"))
-    while len(engine.log("restarted")) < 50:  # an ended federation is only read
-        engine.coordinator._store.log.close()
-        engine.coordinator = engine.open()
-        kills += 1
-        if kills >= 50:
-            break
-    if engine.coordinator.finished is None:
-        engine.finish()
-    assert digest(engine.totals) == digest(calm.totals)
-    one, other = (own.coordinator._store.strategy_state.model for own in (engine, calm))
-    assert one.tobytes() == other.tobytes()
-
-
 def test_sums_lie_on_disk_and_not_in_memory(tmp_path: Path) -> None:
     engine = SumsEngine(tmp_path)
     engine.run(lambda: engine.coordinator.accepted == 3)
@@ -184,6 +101,18 @@ def test_sums_lie_on_disk_and_not_in_memory(tmp_path: Path) -> None:
     assert {type(message) for message in kept.values()} == {np.memmap}
     engine.restart()
     kept = engine.coordinator._store.strategy_state.messages  # type: ignore[attr-defined]
+    assert {type(message) for message in kept.values()} == {np.memmap}
+
+
+def test_sums_of_other_sites_stay_in_the_journal_when_one_is_forgotten(tmp_path: Path) -> None:
+    engine = finished(tmp_path)
+    stored = {event: engine.coordinator._store.journal.read(event)[0].client
+              for event in engine.coordinator._store.journal.events()}  # fmt: skip
+    forget(tmp_path, "west")
+    again = SumsEngine(tmp_path)
+    left = again.coordinator._store.journal.events()
+    assert [stored[event] for event in left] == [c for c in stored.values() if c != "west"]
+    kept = again.coordinator._store.strategy_state.messages  # type: ignore[attr-defined]
     assert {type(message) for message in kept.values()} == {np.memmap}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,11 @@ def stress(*words: str) -> str:
 
 def test_server_kills() -> None:
     assert "identical" in stress("stress.server_kills", "--trials", "3")
+
+
+def test_fifty_kills_of_servers_that_add_up_sums_leave_one_digest() -> None:
+    said = stress("stress.sums_kills", "--trials", "50")
+    assert re.search(r"every server has the totals [0-9a-f]{64}\n", said), said
 
 
 @pytest.mark.slow

@@ -63,7 +63,13 @@ class Journal:
         return self._known(event, update)
 
     def _known(self, event: int, update: Update) -> Update:
-        """Note where the vector of an update is; sums are mapped from their file."""
+        """Note where the vector of an update is; sums are mapped from their file.
+
+        If the vector is in memory already, the update gets that one: snapshots refer to it.
+        """
+        earlier = self._vectors.get(event)
+        if earlier is not None and (present := earlier()) is not None:
+            return replace(update, vector=present)
         self._vectors[event] = ref(update.vector)
         if update.vector.dtype == np.float32:
             return update

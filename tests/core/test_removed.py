@@ -1,4 +1,4 @@
-"""A setting that fedraw 0.2 was the last to have is refused with one sentence, wherever it stands."""
+"""A setting that fedraw 0.2 was the last to have is refused with one sentence."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ from typing import Any
 import pytest
 
 from fedraw.core.removed import REMOVED
+from fedraw.core.settings import read_settings
 from fedraw.errors import BadInput
 from fedraw.experiment.spec import Spec
+from fedraw.server.settings import ServerSettings
 
 
-def tables(setting: str) -> dict[str, Any]:
-    """Return the tables of a spec with this setting: `section.key`, or `section.key = 'value'`."""
+def read(setting: str) -> Any:
+    """Read a spec, or a server's settings, with this key: `section.key`, `section.key = 'value'`."""
     key, _, value = setting.partition(" = ")
     section, name = key.split(".")
-    return {section: {name: value.strip("'") or 1}}
+    table = {name: value.strip("'") or 1}
+    if section in ("fedraw", "settings"):
+        return read_settings(ServerSettings, table, section)
+    return Spec.from_dict({section: table})
 
 
 @pytest.mark.parametrize("setting", REMOVED)
 def test_a_removed_setting_is_named_with_its_last_version_and_a_remedy(setting: str) -> None:
     with pytest.raises(BadInput) as caught:
-        Spec.from_dict(tables(setting))
+        read(setting)
     assert str(caught.value) == f"{setting} was removed after fedraw 0.2; {REMOVED[setting]}"

@@ -192,22 +192,6 @@ def test_ten_thousand_sites_are_shown_in_pages(tmp_path: Path) -> None:
     assert "site 9999" not in text
 
 
-def test_the_serving_average_is_shown_beside_the_last_model(tmp_path: Path) -> None:
-    average = {"metrics": {"GlobalAcc": 64.0, "Jain": 0.9}, "recall": {}}
-    evaluated = record("evaluation", event=5, time=9.0, serving=average)
-    write(tmp_path / "events.jsonl", [*STORY, evaluated])
-    watcher = watched(tmp_path)
-    (view,) = watcher.views()
-    shown = full(view)
-    assert shown["serving"] == {"GlobalAcc": 64.0}
-    assert shown["lines"]["serving"]["GlobalAcc"][-1] == 64.0
-    line = re.search(
-        r"^fedraw_serving_metric_percent.*", exposition(lambda: [view])().decode(), re.M
-    )
-    assert line is not None
-    assert line[0].endswith('metric="GlobalAcc",run="fedraw",seed=""} 64.0')
-
-
 def test_the_users_own_metrics_are_shown_and_exported(tmp_path: Path) -> None:
     """The last reports of training are 0.5 at west and 0.25 at north; an evaluation has an AUC."""
     reports = [("north", 4.0), ("west", 0.5), ("north", 0.25)]

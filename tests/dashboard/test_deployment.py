@@ -65,7 +65,6 @@ def test_four_sites_are_followed_and_the_loss_of_two_labels_is_reported(tmp_path
         "fedraw.dashboard": str(port),
         "fedraw.alerts": str(rules),
         "fedraw.keep_best": "AvgRare",
-        "fedraw.serve": "ema",
     }
     url = f"http://127.0.0.1:{port}/"
 
@@ -114,7 +113,7 @@ def check_metrics(text: bytes) -> None:
 
 
 def exported(folder: Path, out: Path) -> None:
-    for which in ("current", "best", "serving"):
+    for which in ("current", "best"):
         command = [sys.executable, "-m", "fedraw", "model", "export", str(folder), "--which", which]
         subprocess.run([*command, "-o", str(out / f"{which}.safetensors")], check=True)
 

@@ -290,7 +290,6 @@ def test_a_client_that_claims_other_counts_is_refused(tmp_path: Path) -> None:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"training": {"kind": "none"}}, "training.kind = 'none' does not go with strategy 'one-pass'"),
     ({"calibration": {}}, ".calibration. does not go with strategy 'one-pass': its output layer"),
-    ({"run": {**TOY["run"], "serve": "ema"}}, "run.serve = 'ema' does not go with strategy"),
     ({"summaries": {"mechanism": "secure-sum"}}, ".summaries. does not go with strategy"),
     ({"strategy": {"name": "one-pass", "floor": 5000}}, "strategy.floor = 5000: no client has so"),
     ({"features": {"backbone": "relu", "width": 9000}}, "features.width = 9000 must be from 1 to"),

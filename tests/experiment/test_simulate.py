@@ -163,18 +163,18 @@ def test_training_of_ones_own_gets_batches_of_the_size_asked_for() -> None:
     assert min(result.arrivals()["train batch"]) > 16  # all samples of a client are one batch
 
 
-def test_own_metrics_and_the_served_average_have_columns(tmp_path: Path) -> None:
+def test_own_metrics_have_columns(tmp_path: Path) -> None:
     def hits(predicted: Any, truth: Any) -> float:
         return float((np.asarray(predicted).argmax(1) == np.asarray(truth)).mean())
 
     often = TRAINED | {"evaluate_every": 4}
-    result = fedraw.simulate(model=net, metrics={"hits": hits}, serve="ema", **often)
+    result = fedraw.simulate(model=net, metrics={"hits": hits}, **often)
     accuracy, own = result.summary["GlobalAcc"], result.summary["hits"]
     assert own[0] * 100 == pytest.approx(accuracy[0])
-    assert {"hits", "rare hits", "serving AvgRare"} <= set(result.curves.columns)
+    assert {"hits", "rare hits"} <= set(result.curves.columns)
     assert repr(result).splitlines()[1].split()[-1] == "hits"
     # Every column of the curves is a goal, for a result as for a comparison.
-    for metric in ("hits", "rare hits", "serving GlobalAcc"):
+    for metric in ("hits", "rare hits", "GlobalAcc"):
         assert result.until(f"{metric}>=0")["event"] == [4]
         (row,) = fedraw.compare([result], until=[f"{metric}>=0"])
         assert row.reached[Goal(metric, 0)].median("arrivals") == 4
@@ -190,7 +190,6 @@ def test_own_metrics_and_the_served_average_have_columns(tmp_path: Path) -> None
         *((name, "a column of the tables has this name") for name in
           ("seed", "seeds", "event", "events", "time", "version", "name", "collapsed", "MB")),
         ("rare acc", "tables give columns with 'rare ' another meaning"),
-        ("serving AvgRare", "tables give columns with 'serving '"),
         ("calibrated acc", "tables give columns with 'calibrated '"),
         ("training acc", "tables give columns with 'training '"),
         ("acc sd", "tables give columns with ' sd'"),

@@ -14,7 +14,6 @@ from tests.cli.command import fedraw
 from tests.eventlog.federation_log import STORY, write
 from tests.server.engine import COUNTS, LAYOUT, Engine
 
-from fedraw.core.aggregation import ServingAverage
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
 from fedraw.eventlog.records import StartRecord
@@ -24,10 +23,7 @@ from fedraw.server.settings import ServerSettings
 
 
 def scored(values: list[int]) -> Any:
-    """An evaluation that recognises so many of ten owls, one value a call, then none.
-
-    With a serving average, every second call is about the average.
-    """
+    """An evaluation that recognises so many of ten owls, one value a call, then none."""
     left = list(values)
 
     def evaluate(_: Vector) -> Recall:
@@ -52,8 +48,8 @@ def flat(tensors: dict[str, Any]) -> list[float]:
 def test_models_of_a_running_server_are_exported(tmp_path: Path) -> None:
     folder = tmp_path / "federation"
     engine = Engine(
-        folder, evaluate=scored([2, 1, 9, 3, 4, 6]), evaluate_every=2, keep_best="AvgRare",
-        serve="ema", snapshot_every=0.5,
+        folder, evaluate=scored([2, 9, 4]), evaluate_every=2, keep_best="AvgRare",
+        snapshot_every=0.5,
     )  # fmt: skip
     engine.accept(6)
     engine.wait(1.0)
@@ -67,43 +63,13 @@ def test_models_of_a_running_server_are_exported(tmp_path: Path) -> None:
     _, best, words = exported(folder, "best")
     assert (best["event"], best["metrics"]["AvgRare"]) == (4, 90.0)
     assert "the best model so far by AvgRare (90.0) of a federation" in words
-    assert (best["best_by"], best["best_is"]) == ("AvgRare", "current")
-    average = engine.coordinator._store.serving
-    assert isinstance(average, ServingAverage)
-    serving, facts, card = exported(folder, "serving")
-    assert flat(serving) == average.model.tolist()
-    assert facts["metrics"] == {"GlobalAcc": 55.0, "AvgRare": 60.0}
-    assert "| AvgRare | 60.00 |" in card
-    assert average.arrivals == event
+    assert best["best_by"] == "AvgRare"
 
-    before = average.model.copy()
-    engine.restart()  # the average is as it was, and a worse model does not replace the best
-    again = engine.coordinator._store.serving
-    assert again is not None
-    assert np.array_equal(again.model, before)
+    engine.restart()  # a worse model does not replace the best
     engine.accept(8)
     _, best, words = exported(folder, "best")
     assert (best["event"], best["finished"]) == (4, False)
     assert "The run was not complete." in words
-    engine.coordinator.close(engine.now)
-
-
-def test_the_best_model_may_be_the_serving_average(tmp_path: Path) -> None:
-    folder = tmp_path / "federation"
-    engine = Engine(
-        folder, evaluate=scored([2, 8]), evaluate_every=2, keep_best="AvgRare", serve="ema"
-    )
-    engine.accept(4)
-    (first, second) = engine.log("evaluation")
-    assert first["metrics"] == {"GlobalAcc": 35.0, "AvgRare": 20.0}
-    assert first["serving"] == {
-        "metrics": {"GlobalAcc": 65.0, "AvgRare": 80.0}, "recall": {"cat": 50.0, "owl": 80.0},
-    }  # fmt: skip
-    assert second["serving"]["metrics"]["AvgRare"] == 0.0
-    tensors, facts, card = exported(folder, "best")
-    assert (facts["event"], facts["best_is"], facts["metrics"]["AvgRare"]) == (2, "serving", 80.0)
-    assert "by AvgRare (80.0), which is a serving average of the models," in card
-    assert not np.allclose(flat(tensors), engine.coordinator._store.strategy_state.model)
     engine.coordinator.close(engine.now)
 
 
@@ -121,14 +87,13 @@ def test_the_best_model_of_an_ended_server_is_exported(tmp_path: Path) -> None:
 
 def test_the_last_model_of_an_ended_server_is_exported(tmp_path: Path) -> None:
     folder = tmp_path / "federation"
-    engine = Engine(folder, arrivals=5, serve="ema")
+    engine = Engine(folder, arrivals=5)
     engine.run(lambda: engine.coordinator.finished is not None)
     engine.coordinator.close(engine.now)
     tensors, facts, card = exported(folder)
     assert flat(tensors) == engine.coordinator._store.strategy_state.model.tolist()
     assert facts["finished"]
     assert "This model was not evaluated." in card
-    assert set(exported(folder, "serving")[0]) == set(tensors)
     assert (folder / "model.safetensors").stat().st_mode & 0o077 == 0
 
 
@@ -142,8 +107,6 @@ def test_the_model_of_a_finished_run_is_exported(tmp_path: Path) -> None:
     tensors, _, card = exported(log.parent)
     assert tensors["w"].tolist() == [1.0, 1.0]
     assert "a\\|b&lt;" in card
-    with pytest.raises(BadInput, match="no serving average"):
-        read_model(log.parent, "serving")
     with pytest.raises(BadInput, match="no calibrated model"):
         read_model(log.parent, "calibrated")
 

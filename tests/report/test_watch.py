@@ -111,12 +111,6 @@ def test_the_frame_at_eighty_columns() -> None:
     ]
 
 
-def test_the_serving_average_is_below_the_last_model() -> None:
-    last = DETAIL.curve[-1]._replace(serving={"GlobalAcc": 81.25, "AvgRare": None, "Jain": 0.9})
-    lines = drawn(one(detail=replace(DETAIL, curve=(*DETAIL.curve[:-1], last))))
-    assert "serving       GlobalAcc 81.2, AvgRare –, average of the models" in lines
-
-
 def test_doubted_clients_are_below_rejected_ones() -> None:
     lines = drawn(one(detail=replace(DETAIL, doubted={"29": ["owl"], "3": ["cat", "dog"]})))
     assert lines[-2:] == ["", "doubted       client 29: owl, client 3: cat, dog"]

@@ -73,28 +73,6 @@ def test_a_rare_label_at_one_site_needs_the_servers_own_test_set(make_engine: Ma
     assert engine.coordinator.finished == "AvgRare reached 20.0"
 
 
-def test_sites_test_the_serving_average_as_well(make_engine: MakeEngine) -> None:
-    engine = make_engine(sites=ALIKE, federated_evaluation=True, evaluate_every=2, serve="ema")
-    asked: list[Vector] = []
-
-    def better_average(task: Task, honest: EvaluateReply) -> EvaluateReply:
-        """Classify no sample correctly with the last model, and every sample with the average."""
-        assert task.model is not None
-        asked.append(task.model)
-        is_average = len(asked) % 2 == 0
-        return replace(honest, right=honest.total if is_average else {})
-
-    for site in engine.sites.values():
-        site.evaluated = better_average
-    engine.accept(2)
-    engine.wait(2.0)
-    (record,) = engine.log("evaluation")[:1]
-    assert (record["sites"], record["metrics"]["GlobalAcc"]) == (4, 0.0)
-    assert record["serving"]["metrics"]["GlobalAcc"] == 100.0
-    assert record["serving"]["metrics"]["Worst10"] == 100.0
-    assert not (asked[0] == asked[1]).all()
-
-
 def test_a_target_without_any_evaluation_is_refused_at_the_start(make_engine: MakeEngine) -> None:
     with pytest.raises(BadInput, match="target = 60 cannot be reached without evaluations"):
         make_engine(target=60.0)

@@ -263,16 +263,16 @@ def test_a_backup_has_changes_of_members_without_a_new_update(
 def test_a_backup_of_an_ended_federation_has_ended(make_engine: MakeEngine, tmp_path: Path) -> None:
     """An evaluation reaches the target after the last snapshot, and no update arrives meanwhile."""
     settings = {**SETTINGS, "federated_evaluation": True, "evaluate_every": 4, "target": 10.0}
-    engine = make_engine(FedRAW(buffer=3), serve="ema", pace=6.0, **settings)
+    engine = make_engine(FedRAW(buffer=3), pace=6.0, **settings)
     engine.delays["evaluate"] = 5.0
     engine.run(lambda: engine.coordinator.finished is not None)
     engine.coordinator.close(engine.now)
     out = tmp_path / "backup"
     backup(engine.settings.folder, out)
     assert problems(out) == []
-    for name in ("model.safetensors", "serving.safetensors"):
-        assert (out / name).read_bytes() == (engine.settings.folder / name).read_bytes()
-    restored = make_engine(FedRAW(buffer=3), folder="backup", serve="ema", **settings)
+    name = "model.safetensors"
+    assert (out / name).read_bytes() == (engine.settings.folder / name).read_bytes()
+    restored = make_engine(FedRAW(buffer=3), folder="backup", **settings)
     assert restored.coordinator.finished == engine.coordinator.finished
     assert packed(restored) == packed(engine)
 

@@ -187,35 +187,3 @@ def inner(one: Vector, other: Vector) -> float:
         product = np.multiply(a, b, out=scratch[: a.size], dtype=np.float64)
         total += float(np.add.reduce(product))
     return total
-
-
-@dataclass
-class ServingAverage:
-    """An average of the models that the server had after each arrival.
-
-    After arrival t, counted from 1, the average is
-
-        average ← d · average + (1 − d) · model,    d = min(decay, t / (t + 9)),
-
-    so the untrained initial model loses its weight at once, and the weight of an older model
-    shrinks by the factor `decay` with each arrival. Batch-norm statistics are averaged like
-    parameters.
-
-    >>> average = ServingAverage(np.zeros(1, np.float32), decay=0.5)
-    >>> for value in (10, 20):
-    ...     average.observe(np.array([value], np.float32))
-    ...     print(round(average.model.item(), 2))  # 0.9 · 10, then 2/11 · 9 + 9/11 · 20
-    9.0
-    18.0
-    """
-
-    model: Vector
-    decay: float
-    arrivals: int = 0
-
-    def observe(self, model: Vector) -> None:
-        """Add the global model after one more arrival."""
-        self.arrivals += 1
-        decay = np.float32(min(self.decay, self.arrivals / (self.arrivals + 9)))
-        self.model *= decay
-        self.model += (np.float32(1) - decay) * model

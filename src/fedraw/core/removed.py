@@ -5,9 +5,17 @@ A spec, a run config or a server's folder that still uses one is refused with on
 
 from __future__ import annotations
 
+AVERAGE = (
+    "leave it out: where the holders of rare labels are slow, the average of the models recognised "
+    "fewer of these labels than the last model"
+)
+
 # By key, or by key and value.
 REMOVED: dict[str, str] = {
     "strategy.name = 'mf-ca2fl'": "use 'ca2fl', whose cache keeps every number as it is",
+    **dict.fromkeys(("run.serve", "run.ema_decay"), AVERAGE),  # of a spec
+    **dict.fromkeys(("fedraw.serve", "fedraw.ema_decay"), AVERAGE),  # of a server on Flower
+    **dict.fromkeys(("settings.serve", "settings.ema_decay"), AVERAGE),  # of a server on FLARE
     "strategy.bits": "use strategy.name = 'ca2fl', whose cache keeps every number as it is",
 }
 

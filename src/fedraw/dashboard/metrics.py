@@ -63,8 +63,6 @@ FAMILIES = (
            _single(lambda v: v.status.unread)),
     Family("metric_percent", "Metrics of the last evaluation, in percent.", ["metric"],
            lambda v: (((k,), value) for k, value in v.status.metrics.items())),
-    Family("serving_metric_percent", "Metrics of the serving average, in percent.",
-           ["metric"], lambda v: (((k,), value) for k, value in v.detail.serving.items())),
     Family("own_metric", "The user's own metrics, of the last evaluation or of training.",
            ["metric", "source"],
            lambda v: (((own.metric, own.source), own.value) for own in v.detail.own)),

@@ -65,7 +65,6 @@ def full(view: RunView) -> dict[str, Any]:
         **_row(view),
         "time": view.time,
         "changes": detail.changes,
-        "serving": detail.serving,
         # Formatted here, because these numbers may have any magnitude.
         "own": [
             {**own._asdict(), "value": None if own.value is None else f"{own.value:.4g}"}
@@ -136,7 +135,6 @@ def _lines(view: RunView) -> dict[str, Any]:
     return {
         "events": [point.event for point in points],
         "metrics": {key: [point.metrics.get(key) for point in points] for key in SHOWN},
-        "serving": {key: [point.serving.get(key) for point in points] for key in SHOWN},
         "labels": [
             {
                 "label": row["label"],

@@ -232,8 +232,6 @@ class EvaluationRecord:
     sites: int | None = None  # the number of sites that tested the model
     own: Mapping[str, float | None] | None = None  # the user's own metrics
     own_rare: Mapping[str, float | None] | None = None  # the same, on test samples of rare labels
-    # The serving average: its "metrics", "recall" and "own".
-    serving: Mapping[str, Mapping[str, float | None]] | None = None
     # The model with a calibrated output layer: its "metrics", "recall" and "own".
     calibrated: Mapping[str, Mapping[str, float | None]] | None = None
     costs: Mapping[str, float] | None = None  # so far: "hours", "bytes", "joules"
@@ -348,6 +346,8 @@ def from_fields(own: dict[str, Any]) -> Record:
     form = _FORMS.get(kind)
     if form is None:
         raise ValueError(f"its kind {kind[:40]!r} is unknown; {nearest(kind[:40], KINDS)}")
+    for name in _RETIRED.get(kind, ()):
+        own.pop(name, None)
     # Most records of a kind have the same fields with values of the same types.
     shape = (*own, *map(type, own.values()))
     if shape not in form.known_shapes:
@@ -424,3 +424,5 @@ def _inner_check(hint: Any) -> Callable[[Any], bool] | None:
 
 
 _FORMS = {name: _Form(kind) for name, kind in KINDS.items()}
+# Fields of logs of fedraw 0.2 that this version does not read.
+_RETIRED = {"evaluation": ("serving",)}

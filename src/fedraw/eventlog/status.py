@@ -95,7 +95,6 @@ class EvaluationPoint(NamedTuple):
     event: int
     metrics: Mapping[str, float | None]
     recall: Mapping[str, float | None]
-    serving: Mapping[str, float | None] = {}  # metrics of the serving average, if any
     own: Mapping[str, float | None] = {}  # the user's own metrics
 
 
@@ -193,12 +192,6 @@ class RunDetail:
             OwnMetric(name, "training", value) for name, value in self.training.items()
         ]
 
-    @property
-    def serving(self) -> dict[str, float | None]:
-        """The shown metrics of the serving average; empty if it was not evaluated."""
-        last = self.curve[-1].serving if self.curve else {}
-        return {key: last[key] for key in SHOWN if key in last}
-
 
 class RunProgress:
     """Computes the details of a run from the records of its growing log, one by one."""
@@ -251,11 +244,8 @@ class RunProgress:
             case EvaluationRecord():
                 # No further event would change a final model.
                 self.limit = record.event if record.final else self.limit
-                average = (record.serving or {}).get("metrics", {})
                 self._curve.add(
-                    EvaluationPoint(
-                        record.event, record.metrics, record.recall, average, record.own or {}
-                    )
+                    EvaluationPoint(record.event, record.metrics, record.recall, record.own or {})
                 )
                 del self.summary.evaluations[: -2 * TREND]
             case JoinedRecord():

@@ -356,9 +356,6 @@ class RunSummary:
             return found
         own = {"own": last.own, "own_rare": last.own_rare}
         found |= {key: value for key, value in own.items() if value is not None}
-        if last.serving is not None:
-            all_of_it = [e.serving["metrics"] for e in self.evaluations if e.serving is not None]
-            found["serving"] = {**last.serving, "tail": tail_of(all_of_it)}
         if last.calibrated is not None:
             found["calibrated"] = dict(last.calibrated)
         return found

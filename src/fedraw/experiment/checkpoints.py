@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fedraw.core.aggregation import ServingAverage
 from fedraw.core.collection import paused_collection
 from fedraw.core.types import ClientId, Floats, Ints, Vector
 from fedraw.errors import BadInput
@@ -32,7 +31,6 @@ class Checkpoint:
 
     saved: Saved
     log: Position
-    serving: ServingAverage | None = None
 
 
 @dataclass
@@ -132,7 +130,6 @@ class _Content:
     offline: _Moments
     state: Any
     receivers: str
-    serving: ServingAverage | None
 
 
 class Checkpoints:
@@ -154,9 +151,7 @@ class Checkpoints:
         """Whether it is time for the next checkpoint."""
         return self._clock() >= self._next
 
-    def write(
-        self, simulation: Simulation, log: Position, serving: ServingAverage | None = None
-    ) -> None:
+    def write(self, simulation: Simulation, log: Position) -> None:
         """Save under a new name, rename, then remove the older checkpoint."""
         begun = self._clock()
         saved = simulation.save()
@@ -169,7 +164,6 @@ class Checkpoints:
                 _Moments.of(timeline.offline),
                 saved.state,
                 saved.receivers,
-                serving,
             )
             self._folders.write(
                 timeline.event, lambda draft: snapshot.save(content, draft), {"log": list(log)}
@@ -185,8 +179,8 @@ class Checkpoints:
         try:
             length, lines, digest = kept.metadata["log"]
             with paused_collection():
-                saved, serving = _load(kept.path, state)
-            return Checkpoint(saved, Position(int(length), int(lines), digest), serving)
+                saved = _load(kept.path, state)
+            return Checkpoint(saved, Position(int(length), int(lines), digest))
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             raise BadInput(
                 f"{kept.path} is not a checkpoint of this strategy in this version of fedraw; "
@@ -203,7 +197,7 @@ class Checkpoints:
         self._folders.remove()
 
 
-def _load(folder: Path, state: type[Any]) -> tuple[Saved, ServingAverage | None]:
+def _load(folder: Path, state: type[Any]) -> Saved:
     tree, arrays = snapshot.read(folder)
 
     def part(kind: Any, name: str) -> Any:
@@ -215,5 +209,4 @@ def _load(folder: Path, state: type[Any]) -> tuple[Saved, ServingAverage | None]
         due=part(_Moments, "due").heap(),
         offline=part(_Moments, "offline").heap(),
     )
-    saved = Saved(timeline, part(state, "state"), tree["receivers"])
-    return saved, snapshot.unpack(ServingAverage | None, tree.get("serving"), arrays)
+    return Saved(timeline, part(state, "state"), tree["receivers"])

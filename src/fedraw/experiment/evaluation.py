@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedraw.core.aggregation import ServingAverage
 from fedraw.core.types import Ints, Vector
 from fedraw.errors import BadInput, user_traceback
 from fedraw.eventlog.measures import QUALITY
@@ -57,13 +56,12 @@ class Evaluator:
     def __call__(
         self,
         simulation: Simulation,
-        serving: ServingAverage | None = None,
         final: bool = False,
         calibrated: Vector | None = None,
     ) -> EvaluationRecord:
         """Evaluate the current model; with `final`, also compute the confusion matrix.
 
-        The serving average and the calibrated model are evaluated as well, if there are any.
+        The calibrated model is evaluated as well, if there is one.
         """
         state, scorer, data = simulation.state, simulation.scorer, self._dataset
         scores = self._scores(state.model)
@@ -83,7 +81,6 @@ class Evaluator:
             inferred=None if inferred is None else inferred._asdict(),
             own=scores.own,
             own_rare=scores.own_rare,
-            serving=None if serving is None else self.measure(serving.model),
             calibrated=None if calibrated is None else self.measure(calibrated),
             final=simulation.finished is not None,
         )

@@ -219,9 +219,8 @@ class Result:
         """One row per evaluation of each seed: the event, the virtual time, the metrics.
 
         The user's own metrics have their own names, with the prefix "rare " for test samples of
-        rare labels. The metrics of a serving average have the prefix "serving ", those of a
-        calibrated model "calibrated ". With costs, there are columns for the virtual hours,
-        megabytes and kilojoules so far.
+        rare labels. The metrics of a calibrated model have the prefix "calibrated ". With
+        costs, there are columns for the virtual hours, megabytes and kilojoules so far.
         """
         return Table.of_rows(
             [

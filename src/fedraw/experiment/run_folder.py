@@ -4,7 +4,6 @@ spec.toml          the experiment, written before anything else
 events.jsonl       the log
 timing.json        the date, the machine and the speed of the run
 model.safetensors  the last model
-serving.safetensors  the average of the models, if run.serve = "ema"
 calibrated.safetensors  the last model with a calibrated output layer, with [calibration]
 summary.json       written last, with checksums of the log, the model, the spec and itself
 checkpoint/        until the run is finished
@@ -39,7 +38,7 @@ from fedraw.eventlog.summary import SUMMARY, damaged, end_of_log, read_sealed, s
 from fedraw.experiment.spec import refuse_parts, to_toml
 from fedraw.storage.files import atomic_write
 from fedraw.storage.lock import FolderLock
-from fedraw.storage.snapshot import CALIBRATED, MODEL, SERVING, write_model
+from fedraw.storage.snapshot import CALIBRATED, MODEL, write_model
 
 SPEC = "spec.toml"
 
@@ -146,7 +145,7 @@ class RunFolder:
 
         Whenever the process ends, the run in the folder is finished or can be resumed.
         """
-        for stale in (SUMMARY, MODEL, SERVING, CALIBRATED, "timing.json"):
+        for stale in (SUMMARY, MODEL, CALIBRATED, "timing.json"):
             (self.path / stale).unlink(missing_ok=True)
         atomic_write(self._spec, to_toml(tables).encode())
         with self.log.open("wb") as file:

@@ -10,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedraw.core.aggregation import ServingAverage
 from fedraw.core.collection import paused_collection
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, Interrupted
@@ -39,7 +38,7 @@ from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.spec import Spec
 from fedraw.experiment.training import executor_of
 from fedraw.simulation.loop import Simulation, Stalled
-from fedraw.storage.snapshot import CALIBRATED, SERVING, saving_problem
+from fedraw.storage.snapshot import CALIBRATED, saving_problem
 
 # Events between two calls of a progress function.
 PROGRESS_EVERY = 20
@@ -80,8 +79,7 @@ def run_seed(
             if folder is not None and recorder.log is not None:
                 end, seconds = recorder.log.to_disk(), time.perf_counter() - started
                 layout = scenario.setup.layout
-                average = None if recorder.serving is None else recorder.serving.model
-                others = {SERVING: average, CALIBRATED: recorder.calibrated}
+                others = {CALIBRATED: recorder.calibrated}
                 RunFolder(folder).write_results(summary, model, layout, seconds, end, others)
                 Checkpoints(folder).remove()
         kept = recorder.kept
@@ -129,7 +127,6 @@ class Recorder:
     checkpoints: Checkpoints | None = None
     observe: Callable[[Record], None] | None = None
     memory: io.BytesIO | None = None  # the log of a run without a folder, if it is kept
-    serving: ServingAverage | None = None
     meter: CostMeter | None = None
     calibrated: Vector | None = None
 
@@ -169,7 +166,7 @@ class Recorder:
         if self.log is None or self.checkpoints is None:
             return
         try:
-            self.checkpoints.write(simulation, self.log.to_disk(), self.serving)
+            self.checkpoints.write(simulation, self.log.to_disk())
         except BadInput:
             raise
         except (TypeError, ValueError) as problem:  # a user's strategy has changed its state
@@ -190,8 +187,8 @@ def _recording(
     if folder is None:
         memory = io.BytesIO() if options.keep_log else None
         log = None if memory is None else LogWriter(memory)
-        serving, meter = scenario.serving_average(), scenario.cost_meter()
-        recorder = Recorder(RunSummary(), log, None, options.observe, memory, serving, meter)
+        meter = scenario.cost_meter()
+        recorder = Recorder(RunSummary(), log, None, options.observe, memory, meter)
         with paused_collection():
             recorder.note_opening(scenario)
         yield recorder
@@ -204,8 +201,7 @@ def _recording(
             checkpoints.remove()
             log = stack.enter_context(run_folder.new_log(scenario.tables()))
             usable = _usable(checkpoints, scenario, simulation)
-            serving = scenario.serving_average()
-            recorder = Recorder(RunSummary(), log, usable, options.observe, serving=serving)
+            recorder = Recorder(RunSummary(), log, usable, options.observe)
             recorder.meter = scenario.cost_meter()
             with paused_collection():
                 recorder.note_opening(scenario)
@@ -217,8 +213,7 @@ def _recording(
                     meter.observe(record)
             run_folder.refuse_other_inputs(opening_records(scenario))
             log = stack.enter_context(run_folder.cut_log(checkpoint.log, scenario.tables()))
-            serving = checkpoint.serving
-            recorder = Recorder(summary, log, checkpoints, options.observe, serving=serving)
+            recorder = Recorder(summary, log, checkpoints, options.observe)
             recorder.meter = meter
             simulation.restore(checkpoint.saved)
         yield recorder
@@ -281,15 +276,13 @@ def _simulate(
             recorder.note_all(happening_records(step.happened, event))
             event = step.event
             recorder.note(arrival_record(step))
-            if recorder.serving is not None:
-                recorder.serving.observe(simulation.state.model)
             for doubt in step.doubts:
                 recorder.note(finding_record(event, step.time, **doubt._asdict()))
             if scenario.drift is not None and event == scenario.drift.after:
                 recorder.note_all(drift_records(scenario, event, step.time))
             is_last = event >= wanted or simulation.finished is not None
             if evaluate is not None and event % every == 0 and not is_last:
-                recorder.note(evaluate(simulation, recorder.serving))
+                recorder.note(evaluate(simulation))
             if event % PROGRESS_EVERY == 0:
                 _report_progress(event, recorder, options.progress)
             if asked_to_stop() or (options.stop is not None and options.stop()):
@@ -299,7 +292,7 @@ def _simulate(
                 recorder.checkpoint(simulation)
     if evaluate is not None:
         recorder.calibrated = calibrated(scenario, simulation.state.model)
-        recorder.note(evaluate(simulation, recorder.serving, True, recorder.calibrated))
+        recorder.note(evaluate(simulation, True, recorder.calibrated))
     recorder.note(EndRecord(event=event, time=simulation.timeline.now, reason=ended))
     _report_progress(wanted, recorder, options.progress)
     return recorder.summary

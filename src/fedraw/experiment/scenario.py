@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedraw.core.aggregation import ServingAverage
 from fedraw.core.labels import LabelTable
 from fedraw.core.randomness import Streams
 from fedraw.core.rarity import far_above_median, rarity_scores
@@ -247,13 +246,6 @@ class Scenario:
         if self.costs is None or self.spec.costs is None:
             return None
         return CostMeter(self.spec.costs, self.costs, self.clients.table.clients)
-
-    def serving_average(self) -> ServingAverage | None:
-        """Return the serving average at the start of the run; None if it has none."""
-        run = self.spec.run
-        if run.serve != "ema":
-            return None
-        return ServingAverage(self.setup.model.copy(), run.ema_decay)
 
     def simulation(self, executor: Executor) -> Simulation:
         """Return the simulation at time zero."""

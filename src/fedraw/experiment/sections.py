@@ -56,8 +56,6 @@ OMITTED_AT_DEFAULT = (
     ("training", "loss"),
     ("training", "tau"),
     ("training", "prior"),
-    ("run", "serve"),
-    ("run", "ema_decay"),
     ("features", "layers"),
     ("features", "pool"),
     ("features", "standardise"),
@@ -682,15 +680,8 @@ class RunSpec:
     concurrency: int | None = None  # default: all clients
     # With fewer, which idle client gets the model next: any, or rare clients first.
     receivers: Literal["uniform", "rare-first"] = "uniform"
-    # ema: an exponential average of the model over arrivals is evaluated and written as well.
-    serve: Literal["last", "ema"] = "last"
-    ema_decay: float = 0.99
 
     def __post_init__(self) -> None:
-        if not 0 < self.ema_decay < 1:
-            raise BadInput(f"run.ema_decay = {self.ema_decay} must be between 0 and 1")
-        if self.ema_decay != RunSpec.ema_decay and self.serve != "ema":
-            raise BadInput(f"run.ema_decay goes with serve = 'ema', not with {self.serve!r}")
         for key in ("events", "evaluate_every", "concurrency"):
             value = getattr(self, key)
             if value is not None and value < 1:

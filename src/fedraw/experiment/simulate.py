@@ -97,8 +97,6 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
     events: int | None = None,
     concurrency: int | None = None,
     receivers: Literal["uniform", "rare-first"] | None = None,
-    serve: Literal["last", "ema"] | None = None,
-    ema_decay: float | None = None,
     availability: Availability | None = None,
     losses: Losses | None = None,
     membership: Membership | None = None,
@@ -156,8 +154,6 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         events: The number of updates that reach the server.
         concurrency: The number of clients that train at the same time; by default all.
         receivers: Which client trains next below full concurrency: any, or rare clients first.
-        serve: "ema" also evaluates and writes an exponential average of the model over arrivals.
-        ema_decay: The factor by which a model's weight in the average shrinks with each arrival.
         availability: When clients are online; by default always.
         losses: Probabilities that updates are lost or arrive twice.
         membership: Clients that join and leave during the run.
@@ -215,8 +211,6 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         events=events,
         concurrency=concurrency,
         receivers=receivers,
-        serve=serve,
-        ema_decay=ema_decay,
         availability=availability,
         losses=losses,
         membership=membership,
@@ -313,8 +307,6 @@ _RUN = (
     "evaluate_every",
     "concurrency",
     "receivers",
-    "serve",
-    "ema_decay",
     "seeds",
 )
 

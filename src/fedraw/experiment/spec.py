@@ -534,8 +534,6 @@ def _refuse_without_models(spec: Spec, labels: str) -> None:
         raise BadInput(f"strategy.labels = {labels!r} reads the updates of a model, {remedy}")
     if spec.misreport is not None and spec.misreport.support is not None:
         raise BadInput(f"misreport.support forges the updates of a model, {remedy}")
-    if spec.run.serve == "ema":
-        raise BadInput(f"run.serve = 'ema' averages the versions of a model, {remedy}")
     if spec.calibration is not None:
         raise BadInput(f"calibration trains the output layer of a model, {remedy}")
     if spec.label_noise is not None:

@@ -142,7 +142,6 @@ def refuse_with_sums(spec: Spec, name: str) -> None:
     for key, is_set, reason in (
         ("training.kind = 'none'", spec.training.kind == "none", "sums need the samples"),
         ("[calibration]", spec.calibration is not None, "its output layer is solved from sums"),
-        ("run.serve = 'ema'", spec.run.serve == "ema", "its model is solved and not trained"),
         ("[summaries]", spec.summaries is not None, "sums contain the exact label counts"),
         (
             "misreport.support",

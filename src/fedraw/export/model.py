@@ -1,7 +1,7 @@
 """Exports a model from a finished run, or from a server that is running or has stopped.
 
-A server's current model and its serving average are in its newest snapshot. The best model by the
-metric of the setting `keep_best` is in a separate file.
+A server's current model is in its newest snapshot. The best model by the metric of the setting
+`keep_best` is in a separate file.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ from fedraw.storage.snapshot import (
     CALIBRATED,
     CONSTANTS,
     MODEL,
-    SERVING,
     BestFacts,
     named_tensors,
     read_tensors,
     write_tensors,
 )
 
-Which = Literal["current", "best", "serving", "calibrated"]
+Which = Literal["current", "best", "calibrated"]
 CHOICES: tuple[Which, ...] = get_args(Which)
 # The end of the names of the files that models are written to.
 SUFFIX = ".safetensors"
@@ -43,10 +42,9 @@ ATTEMPTS = 5
 _TITLES = {
     "current": "the current global model",
     "best": "the best model so far",
-    "serving": "the serving average of the global models",
     "calibrated": "the last global model with a calibrated output layer",
 }
-_FILES = {"current": MODEL, "serving": SERVING, "calibrated": CALIBRATED}
+_FILES = {"current": MODEL, "calibrated": CALIBRATED}
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +62,6 @@ class ExportedModel:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     recall: Mapping[str, float | None] = field(default_factory=dict)
     best_by: tuple[str, float] | None = None  # a metric, and its value
-    best_is: str | None = None  # whether the best model was the "current" or the "serving" one
 
     @property
     def feature_map(self) -> str | None:
@@ -78,7 +75,6 @@ class ExportedModel:
         facts: dict[str, Any] = {
             "which": self.which,
             "best_by": self.best_by and self.best_by[0],
-            "best_is": self.best_is,
             "method": start.name,
             "event": self.event,
             "version": self.version,
@@ -101,8 +97,6 @@ class ExportedModel:
         start = self.start
         count = sum(int(np.prod(t.shape)) for t in self.tensors.values())
         best = "" if self.best_by is None else f" by {self.best_by[0]} ({self.best_by[1]:.1f})"
-        if self.best_is == "serving":
-            best += ", which is a serving average of the models,"
         version = "" if self.version is None else f", version {self.version:,}"
         lines = [
             f"# {_cell(file.name)}",
@@ -215,8 +209,6 @@ def _start(log: Path) -> StartRecord:
 
 
 def _no_file(folder: Path, which: Which, finished: bool) -> str:
-    if which == "serving" and finished:
-        return f"{folder} has no serving average; run it with run.serve = 'ema'"
     if which == "calibrated" and finished:
         return f"{folder} has no calibrated model; a simulation with [calibration] writes one"
     return (
@@ -274,7 +266,6 @@ def _best(log: Path, start: StartRecord) -> ExportedModel:
         metrics=facts.metrics,
         recall=facts.recall,
         best_by=(facts.metric, facts.value),
-        best_is=facts.model,
     )
 
 
@@ -303,10 +294,9 @@ def _from_snapshot(folder: Path, which: Which) -> tuple[VerifiedFolder, dict[str
 
 def _tensors(folder: Path, found: VerifiedFolder, which: Which) -> dict[str, Any]:
     tree = json.loads((found.path / "state.json").read_text(encoding="utf-8"))
-    model = tree.get("model") if which == "current" else (tree.get("serving") or {}).get("model")
+    model = tree.get("model") if which == "current" else None
     if model is None:
-        remedy = "set serve = 'ema'" if which == "serving" else "start the server again"
-        raise BadInput(f"{found.path} has no {which} model; {remedy}")
+        raise BadInput(f"{found.path} has no {which} model; start the server again")
     with safe_open(found.path / "state.safetensors", "numpy") as file:
         vector = file.get_tensor(model["array"])
     file = folder / CONSTANTS

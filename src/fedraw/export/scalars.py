@@ -91,9 +91,8 @@ class RunSeries:
             "own": record.own,
             "own_rare": record.own_rare,
         }
-        for model, parts in (("serving", record.serving), ("calibrated", record.calibrated)):
-            for part, values in (parts or {}).items():
-                groups[model if part == "metrics" else f"{model}_{part}"] = values
+        for part, values in (record.calibrated or {}).items():
+            groups["calibrated" if part == "metrics" else f"calibrated_{part}"] = values
         for group, named in groups.items():
             for name, value in (named or {}).items():
                 yield f"{group}/{name}", value

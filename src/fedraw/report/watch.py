@@ -248,9 +248,6 @@ def _accuracy(detail: RunDetail, width: int, finished: bool) -> Iterator[Text]:
             signed(change).rjust(6),
             (f"  {note}".rstrip(), "dim"),
         )
-    if detail.serving:
-        facts = [f"{key} {number(key, value)}" for key, value in detail.serving.items()]
-        yield from _folded("serving", [*facts, "average of the models"], width)
 
 
 def _against(evaluations: int) -> str:

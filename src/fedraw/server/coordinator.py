@@ -318,10 +318,9 @@ class Coordinator:
         for site in current.to_ask:
             node = self._membership.nodes.node_of(site)
             if node is not None:
-                for tested in current.tested:
-                    task = self._make_task("evaluate", node, site, now, tested)
-                    current.awaited[task.number] = site
-                    tasks.append(task)
+                task = self._make_task("evaluate", node, site, now, current.tested)
+                current.awaited[task.number] = site
+                tasks.append(task)
         current.to_ask = []
         return tasks
 
@@ -642,8 +641,7 @@ class Coordinator:
         store = self._store
         if store.begun:
             if self._finished and store.state.ended is None:
-                serving = None if store.serving is None else store.serving.model
-                store.models.write(store.strategy_state.model, serving)
+                store.models.write(store.strategy_state.model)
                 store.end(self._finished, now)
             self._snapshot(now)
             store.log.to_disk()
@@ -661,7 +659,6 @@ def _check_sums(strategy: Strategy[Any], settings: ServerSettings, layout: Layou
         ("max_staleness", settings.max_staleness is not None, "sums do not become stale"),
         ("update_privacy", settings.update_privacy is not None, "sums are not updates of a model"),
         ("summaries", settings.summaries is not None, "sums contain the exact label counts"),
-        ("serve", settings.serve != "last", "its model is solved and not trained"),
     ):
         if is_set:
             raise BadInput(f"{key} does not go with {name}: {reason}; leave it out")

@@ -109,11 +109,10 @@ class TestedModel:
 
 @dataclass
 class Evaluation:
-    """The evaluation of one version of the model, and of the serving average if there is one."""
+    """The evaluation of one version of the model."""
 
     event: int
-    last: TestedModel
-    serving: TestedModel | None
+    tested: TestedModel
     due: float
     federated: bool
     server_models: float = 0.0  # memory of the strategy's state, in copies of the model
@@ -123,11 +122,6 @@ class Evaluation:
     awaited: dict[int, str] = field(default_factory=dict)  # sites by the number of the task
 
     @property
-    def tested(self) -> list[TestedModel]:
-        """All models under evaluation."""
-        return [self.last] if self.serving is None else [self.last, self.serving]
-
-    @property
     def complete(self) -> bool:
         """Whether all replies have arrived."""
         return not self.to_ask and not self.awaited
@@ -135,24 +129,20 @@ class Evaluation:
     def record(
         self, time: float, rare_labels: Collection[str], counts: Mapping[str, Mapping[str, int]]
     ) -> EvaluationRecord | None:
-        """Return the log record, or None if the last model has no result."""
-        values = self.last.values(rare_labels, counts, self.federated)
+        """Return the log record, or None if the model has no result."""
+        values = self.tested.values(rare_labels, counts, self.federated)
         if values is None:
             return None
-        average = None
-        if self.serving is not None:
-            average = self.serving.values(rare_labels, counts, self.federated)
         return EvaluationRecord(
             event=self.event,
             time=time,
-            version=self.last.version,
+            version=self.tested.version,
             metrics=values["metrics"],
             recall=values["recall"],
             own=values.get("own"),
             server_models=self.server_models,
             inferred=None if self.inferred is None else self.inferred._asdict(),
-            sites=len(self.last.local) if self.federated else None,
-            serving=average,
+            sites=len(self.tested.local) if self.federated else None,
             final=self.final,
         )
 
@@ -185,20 +175,16 @@ class Evaluations:
         memory = round(nbytes(state) / state.model.nbytes, 2)
         scorer = self._store.scorer
         inferred = None if scorer is None else scorer.inferred_labels()
-        average = self._store.serving
         self.current = current = Evaluation(
             event,
             TestedModel(state.version, state.model),
-            # A copy, because arrivals change the average while sites test it.
-            None if average is None else TestedModel(state.version, average.model.copy()),
             due,
             self._federated,
             memory,
             inferred,
             final,
         )
-        for tested in current.tested:
-            tested.central = self._evaluate_centrally(tested.model, now)
+        current.tested.central = self._evaluate_centrally(state.model, now)
         current.to_ask = list(sites) if self._federated else []
 
     def _evaluate_centrally(self, model: Vector, now: float) -> EvaluationResult | None:
@@ -222,9 +208,8 @@ class Evaluations:
         except BadInput as refusal:
             self.forget(site)
             return f"no evaluation: {refusal}"
-        for tested in () if current is None else current.tested:
-            if tested.model is task.model:
-                tested.local[site] = result
+        if current is not None and current.tested.model is task.model:
+            current.tested.local[site] = result
         return None
 
     def _check(self, site: str, task: Task, reply: EvaluateReply) -> EvaluationResult:
@@ -278,7 +263,7 @@ class Evaluations:
             return None
         form = ".1f" if target.metric in BUILT_IN else ".4g"
         sentence = f"{target.metric} reached {metrics[target.metric]:{form}}"
-        site = current.last.decisive_site(target, self._store.state.rare_labels)
+        site = current.tested.decisive_site(target, self._store.state.rare_labels)
         if site is None:
             return sentence
         self._note_once(
@@ -295,14 +280,10 @@ class Evaluations:
             self._store.note(text, now)
 
     def _update_best_model(self, current: Evaluation, record: EvaluationRecord, now: float) -> None:
-        models, average = self._store.models, current.serving
         try:
-            models.keep_if_best(
-                "current", current.last.model, record, record.metrics, record.recall
+            self._store.models.keep_if_best(
+                current.tested.model, record, record.metrics, record.recall
             )
-            if average is not None and record.serving is not None:
-                own = record.serving
-                models.keep_if_best("serving", average.model, record, own["metrics"], own["recall"])
         except OSError as problem:
             self._store.note(f"the best model cannot be written: {problem.strerror}", now)
 

@@ -22,7 +22,7 @@ from fedraw.server.verification import REMEDY, stored_federation
 from fedraw.storage.files import sync
 from fedraw.storage.lock import FolderLock
 from fedraw.storage.numbered_folders import VerifiedFolder
-from fedraw.storage.snapshot import BEST, MODEL, SERVING
+from fedraw.storage.snapshot import BEST, MODEL
 from fedraw.strategies.catalog import CATALOG
 
 RUNNING = "stop its server first"
@@ -115,10 +115,10 @@ def _opened(folder: Path) -> Iterator[tuple[FederationStore, float]]:
 
 def _rewrite_models(store: FederationStore) -> None:
     """Remove the model files; an ended federation gets its last model anew."""
-    for name in (MODEL, SERVING, BEST):
+    for name in (MODEL, BEST):
         (store.folder / name).unlink(missing_ok=True)
     if store.state.ended is not None:
-        ModelFiles(store.folder, store.identity.tensors).write(store.strategy_state.model, None)
+        ModelFiles(store.folder, store.identity.tensors).write(store.strategy_state.model)
     sync(store.folder)
 
 

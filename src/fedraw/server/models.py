@@ -1,14 +1,14 @@
 """The model files of a server: the best model so far, and the last model of an ended federation.
 
-Every snapshot has the current model and the serving average. All files have the tensors of the
-app, with their names, shapes and types; integer tensors are those of the initial model.
+Every snapshot has the current model. All files have the tensors of the app, with their names,
+shapes and types; integer tensors are those of the initial model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from fedraw.storage.snapshot import (
     BEST,
     CONSTANTS,
     MODEL,
-    SERVING,
     BestFacts,
     named_tensors,
     write_tensors,
@@ -50,15 +49,12 @@ class ModelFiles:
         if self._constants:
             self._write(CONSTANTS, self._constants, {})
 
-    def write(self, model: Vector, serving: Vector | None) -> None:
-        """Write the last model, and the serving average if there is one."""
+    def write(self, model: Vector) -> None:
+        """Write the last model."""
         self._write(MODEL, self._named(model), {})
-        if serving is not None:
-            self._write(SERVING, self._named(serving), {})
 
     def keep_if_best(
         self,
-        which: Literal["current", "serving"],
         model: Vector,
         record: EvaluationRecord,
         metrics: Mapping[str, float | None],
@@ -69,7 +65,6 @@ class ModelFiles:
         if value is None or (self._best is not None and value <= self._best):
             return
         facts = BestFacts(
-            which,
             self._metric,
             value,
             record.event,

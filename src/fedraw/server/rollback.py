@@ -26,7 +26,7 @@ from fedraw.server.snapshots import snapshot_folders
 from fedraw.storage.files import PARTIAL, make_private_folder, private_opener, sync, sync_tree
 from fedraw.storage.lock import LOCK, FolderLock
 from fedraw.storage.numbered_folders import VerifiedFolder
-from fedraw.storage.snapshot import BEST, CONSTANTS, MODEL, SERVING, BestFacts
+from fedraw.storage.snapshot import BEST, CONSTANTS, MODEL, BestFacts
 
 RUNNING = "stop its server first"
 REMEDY = "restore the folder from a backup"
@@ -272,8 +272,7 @@ def _remove_after(folder: Path, at: RestorePoint) -> None:
         if event > at.event:
             journal.remove(event)
     sync(folder / "updates")
-    for name in (MODEL, SERVING):
-        (folder / name).unlink(missing_ok=True)
+    (folder / MODEL).unlink(missing_ok=True)
     best = BestFacts.read(folder / BEST)
     if best is not None and best.event > at.event:
         (folder / BEST).unlink()
@@ -320,6 +319,6 @@ def _copy_state(folder: Path, at: RestorePoint, out: Path) -> None:
     arrivals = [record.event for record in later if isinstance(record, ArrivalRecord)]
     for event in (*facts["updates"], *arrivals):
         shutil.copy2(journal.path(event), out / "updates")
-    for name in (CONSTANTS, BEST, MODEL, SERVING, REVOKED, DISCARDED):
+    for name in (CONSTANTS, BEST, MODEL, REVOKED, DISCARDED):
         if (folder / name).exists():
             shutil.copy2(folder / name, out)

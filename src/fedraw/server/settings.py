@@ -72,8 +72,6 @@ class ServerSettings:
     poll: float = 0.5
 
     keep_best: str = ""  # a metric; the model with its best value is kept as well
-    serve: str = "last"  # "ema": an average of the models is kept as well
-    ema_decay: float = 0.99
 
     progress_every: float = 60.0  # between two progress lines on the console
     log_format: str = "text"  # of the console: text or json
@@ -106,9 +104,6 @@ class ServerSettings:
         positive("progress_every", self.progress_every)
         if self.keep_best:
             one_of("keep_best", self.keep_best, QUALITY)
-        one_of("serve", self.serve, ("last", "ema"))
-        if not 0 < self.ema_decay < 1:
-            raise BadInput(f"ema_decay = {self.ema_decay} must be between 0 and 1")
         one_of("log_format", self.log_format, LOG_FORMATS)
         at_least("absence", self.absence, 0)
         whole("patience", self.patience)

@@ -9,7 +9,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedraw.core.aggregation import ServingAverage
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
@@ -119,7 +118,6 @@ class SnapshotContent:
     strategy_state: State
     state: FederationState
     model: Vector | None = None  # the strategy's model, for exports
-    serving: ServingAverage | None = None
 
 
 class Snapshot(NamedTuple):
@@ -129,7 +127,6 @@ class Snapshot(NamedTuple):
     state: FederationState
     log: Position  # the end of the log at that time
     damaged: list[str]  # messages about newer snapshots that cannot be read
-    serving: ServingAverage | None = None
 
 
 class Snapshots:
@@ -153,12 +150,7 @@ class Snapshots:
         self._newest: int | None = None  # the event of the newest snapshot
 
     def write(
-        self,
-        strategy_state: State,
-        state: FederationState,
-        log: Position,
-        time: float,
-        serving: ServingAverage | None = None,
+        self, strategy_state: State, state: FederationState, log: Position, time: float
     ) -> None:
         """Write a snapshot, and remove updates that no snapshot needs.
 
@@ -182,7 +174,7 @@ class Snapshots:
         model = strategy_state.model
         if id(model) in external:  # an export reads the snapshot without the journal
             model = model.copy()
-        content = SnapshotContent(strategy_state, state, model, serving)
+        content = SnapshotContent(strategy_state, state, model)
         self._folders.write(
             state.event, lambda draft: snapshot.save(content, draft, external), metadata
         )
@@ -232,7 +224,6 @@ class Snapshots:
                 snapshot.unpack(FederationState, tree["state"], arrays),
                 Position(*found.metadata["log"]),
                 [],
-                snapshot.unpack(ServingAverage | None, tree.get("serving"), arrays),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise BadInput(

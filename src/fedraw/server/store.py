@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from fedraw.core.aggregation import ServingAverage
 from fedraw.core.labels import LabelTable
 from fedraw.core.layout import Layout
 from fedraw.core.rarity import rare_by_coverage, rare_labels_of
@@ -136,7 +135,6 @@ class FederationStore:
         self.models = ModelFiles(
             folder, identity.tensors, identity.constants, identity.settings.get("keep_best", "")
         )
-        self.serving: ServingAverage | None = None
         self._strategy = strategy
         self.wall = wall
         self._time_zero = 0.0  # the log's time 0 on the clock of `now`
@@ -222,18 +220,10 @@ class FederationStore:
             scale=scale,
         )
         self.models.begin()
-        serving = self._new_average(strategy_state.model)
-        log = self.log.to_disk()
-        self.snapshots.write(strategy_state, state, log, 0.0, serving)
+        self.snapshots.write(strategy_state, state, self.log.to_disk(), 0.0)
         # Together, because a full disk before this line must leave a federation without members.
-        self._strategy_state, self.state, self.serving = strategy_state, state, serving
+        self._strategy_state, self.state = strategy_state, state
         self._time_zero = now
-
-    def _new_average(self, model: Vector) -> ServingAverage | None:
-        settings = self.identity.settings
-        if settings.get("serve") != "ema":
-            return None
-        return ServingAverage(model.copy(), settings["ema_decay"])
 
     def _start_record(
         self,
@@ -354,8 +344,6 @@ class FederationStore:
         state.norms[site] = facts.norm
         state.awaiting_model.pop(site, None)
         self._hand_out(receivers)
-        if self.serving is not None:
-            self.serving.observe(self.strategy_state.model)
         return arrival_record(event, update, facts, before, self.strategy_state)
 
     def _hand_out(self, receivers: Receivers) -> None:
@@ -407,7 +395,7 @@ class FederationStore:
         if self.state.ended is None:  # the end record must be the last record
             self.log.rotate(self.state.event, self.time(now))
         log = self.log.to_disk()
-        self.snapshots.write(self.strategy_state, self.state, log, self.time(now), self.serving)
+        self.snapshots.write(self.strategy_state, self.state, log, self.time(now))
 
     # Recovery
 
@@ -453,9 +441,6 @@ class FederationStore:
                 f"when it had {found.log.length}; {PUT_BACK}"
             )
         self._strategy_state, self.state = found.strategy_state, found.state
-        # A snapshot without an average restarts the average from its model.
-        average = self._new_average(found.strategy_state.model)
-        self.serving = average and (found.serving or average)
         return self._replay(found.log, until)
 
     def _replay(self, since: Position, until: Position | None) -> tuple[float, list[Record]]:

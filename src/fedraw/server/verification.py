@@ -384,7 +384,7 @@ def _packed(strategy_state: Any, state: FederationState) -> tuple[str, dict[str,
 def _check_models(folder: Path, snapshots: list[_StoredSnapshot]) -> Check:
     """Verify the model files."""
     check = Check("model files")
-    for name in (snapshot.MODEL, snapshot.SERVING, snapshot.BEST):
+    for name in (snapshot.MODEL, snapshot.BEST):
         path = folder / name
         if not path.exists() or not snapshots:
             continue

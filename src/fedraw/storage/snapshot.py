@@ -29,8 +29,7 @@ from fedraw.storage.files import atomic_file
 
 # The names of model files in the folders of runs and servers. Constants are the tensors of a
 # server's model that training does not change.
-MODEL, SERVING = "model.safetensors", "serving.safetensors"
-CALIBRATED = "calibrated.safetensors"
+MODEL, CALIBRATED = "model.safetensors", "calibrated.safetensors"
 BEST, CONSTANTS = "best.safetensors", "constants.safetensors"
 
 # At least this many whole numbers are stored as an array, and fewer as JSON.
@@ -112,7 +111,6 @@ def read_tensors(path: Path) -> dict[str, Array]:
 class BestFacts(NamedTuple):
     """What a server writes into the header of its best model."""
 
-    model: str  # "current" or "serving"
     metric: str
     value: float
     event: int
@@ -127,7 +125,6 @@ class BestFacts(NamedTuple):
             with safe_open(path, "numpy") as file:
                 facts = json.loads(file.metadata()["fedraw"])
             return cls(
-                str(facts["model"]),
                 str(facts["metric"]),
                 float(facts["value"]),
                 int(facts["event"]),

@@ -32,7 +32,7 @@ BEYOND = (
 )  # fmt: skip
 EVIDENCE = ("evidence-modes", "evidence-attacks", "evidence-drift", "evidence-privacy")
 # Questions that the paper leaves open, on the cheapest data set.
-OPEN = ("open-rates", "open-serving")
+OPEN = ("open-rates",)
 # How the settings of a scale were chosen, on seeds that no table uses, and what limits them.
 CHOICES = ("tuning", "centralised")
 # The arena: for each data set its tuning, the comparison, and the same with a remedy.

@@ -14,7 +14,7 @@ from fedraw.server.settings import ServerSettings
 
 
 def read(setting: str) -> Any:
-    """Read a spec, or a server's settings, with this key: `section.key`, `section.key = 'value'`."""
+    """Read a spec or a server's settings: `section.key`, or `section.key = 'value'`."""
     key, _, value = setting.partition(" = ")
     section, name = key.split(".")
     table = {name: value.strip("'") or 1}

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.eventlog.federation_log import END, STORY, write
-from tests.eventlog.logs import arrival, as_bytes, record
+from tests.eventlog.federation_log import STORY
+from tests.eventlog.logs import arrival, record
 from tests.server.engine import Engine, failing
 
 from fedraw.eventlog.follow import LogFollower
 from fedraw.eventlog.records import Record, StartRecord
-from fedraw.eventlog.skim import TAIL
 from fedraw.eventlog.status import LabelRisk, RunProgress
 
 
@@ -128,36 +127,3 @@ def test_back_off_and_quarantine_of_a_real_server(tmp_path: Path) -> None:
     (risk,) = follower.detail().at_risk
     assert (risk.label, risk.reasons[0], risk.last_holder) == ("owl", "last holder gone", "west")
     engine.coordinator.abandon()
-
-
-def test_a_long_log_has_a_preview(tmp_path: Path) -> None:
-    many = [
-        arrival(event=n, time=float(n), client="abc"[n % 3], version=n, staleness_events=3)
-        for n in range(1, 12_001)
-    ]
-    opening, late = STORY[:3], evaluated(12_000, 90.0, 10.0)
-    early = [evaluated(10, 50.0, 50.0)]
-    log = tmp_path / "events.jsonl"
-    log.write_bytes(as_bytes([*opening, *many[:10], *early, *many[10:], late, END]))
-    assert log.stat().st_size > 2 * TAIL
-    follower = LogFollower(log)
-    assert not follower.poll(0.0)
-    follower.preview()
-    seen = follower.detail()
-    assert [point.event for point in seen.curve] == [10, 12_000]
-    status = follower.status(0.0)
-    assert (status.event, status.state) == (12_000, "finished")
-    assert status.unread > 0
-    some = follower.sites(0.0)[-1].arrivals
-    assert 0 < some < 4000
-    assert follower.poll()
-    assert follower.sites(0.0)[-1].arrivals == 4000
-    assert follower.detail().curve == seen.curve
-
-
-def test_a_damaged_log_has_no_preview(tmp_path: Path) -> None:
-    log = write(tmp_path / "events.jsonl", STORY)
-    log.write_bytes(log.read_bytes() + b'{"kind":"nonsense","digest":""}\n')
-    follower = LogFollower(log)
-    follower.preview()
-    assert follower.shown.summary.events == 0

@@ -200,7 +200,6 @@ def test_a_changed_trace_is_not_resumed(tmp_path: Path) -> None:
         ("availability", {"cycle": -1}, r"availability\.cycle = -1\.0 must be a positive"),
         ("availability", {"kind": "trace"}, r"availability\.trace is missing; kind = 'trace'"),
         ("availability", {"zones": 3}, r"zones goes with kind = 'diurnal', not with 'expon"),
-        ("availability", {"shape": 2}, r"shape goes with kind = 'weibull'"),
         ("availability", {"after_trace": "stop"}, r"after_trace goes with kind = 'trace'"),
         ("availability", {"rare_online": 0.1}, r"rare_online goes with tied_to = 'labels'"),
         ("availability", {"tied_to": "labels"}, r"rare_online goes with tied_to = 'labels'"),

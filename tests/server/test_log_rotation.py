@@ -22,7 +22,6 @@ from fedraw.eventlog.follow import LogFollower
 from fedraw.eventlog.log_file import LogTail, find_logs, read_log
 from fedraw.eventlog.records import ContinuedRecord, Record
 from fedraw.eventlog.segments import open_log, parts_of, segment
-from fedraw.eventlog.skim import skim
 from fedraw.experiment.result import load
 from fedraw.export import TARGETS, export_runs
 from fedraw.report.report_data import read_report_data
@@ -123,7 +122,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "replay": read_trace,
     "audit": lambda log: read_times(log, sites_of(log)).seconds.tolist(),
     "watch": lambda log: look(LogFollower(log)),
-    "skim": lambda log: (skim(log) or 0) and skim(log).detail(),  # type: ignore[union-attr]
     "tail": lambda log: list(LogTail(log).read()),
     "read": lambda log: list(read_log(log)),
 }

@@ -70,16 +70,15 @@ def test_a_trace_of_an_unknown_client_is_refused() -> None:
         RecordedAvailability(["a"], {"a": [(0.0, 1.0)], "d": [(0.0, 1.0)]}, repeat=False)
 
 
-@pytest.mark.parametrize("shape", [1.0, 0.5, 3.0])
-def test_clients_are_online_for_their_share_of_the_time(shape: float) -> None:
+def test_clients_are_online_for_their_share_of_the_time() -> None:
     shares = np.array([0.1, 0.5, 0.9, 1.0])
-    process = Renewal(shares, 2.0, Streams(3), shape)
+    process = Renewal(shares, 2.0, Streams(3))
     found = [length_online(process, client, 20_000) / 20_000 for client in range(4)]
     assert found == pytest.approx(shares.tolist(), abs=0.03)
 
 
 def test_a_process_starts_in_its_steady_state() -> None:
-    process = Renewal(np.full(20_000, 0.3), 10.0, Streams(1), shape=0.5)
+    process = Renewal(np.full(20_000, 0.3), 10.0, Streams(1))
     for time in (0.0, 1.0, 7.0):
         online = np.mean([process.phase(client, time).online for client in range(20_000)])
         assert online == pytest.approx(0.3, abs=0.015)  # four standard deviations
@@ -341,7 +340,7 @@ def test_a_restored_run_goes_on_as_if_nothing_had_been(
             Inline(add_one),
             HandOut(concurrency, rng=streams.generator("receivers")),
             conditions=Flights(
-                Renewal(np.full(9, 0.5), 5.0, streams, 0.7),
+                Renewal(np.full(9, 0.5), 5.0, streams),
                 "lose",
                 LossLaw(uniform, 0.1, 0.2),
                 next_leave(changes),

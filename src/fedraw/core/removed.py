@@ -10,12 +10,18 @@ AVERAGE = (
     "fewer of these labels than the last model"
 )
 
+PHASES = (
+    "use kind = 'exponential', or kind = 'trace' with a file of phases drawn from any distribution"
+)
+
 # By key, or by key and value.
 REMOVED: dict[str, str] = {
     "strategy.name = 'mf-ca2fl'": "use 'ca2fl', whose cache keeps every number as it is",
     **dict.fromkeys(("run.serve", "run.ema_decay"), AVERAGE),  # of a spec
     **dict.fromkeys(("fedraw.serve", "fedraw.ema_decay"), AVERAGE),  # of a server on Flower
     **dict.fromkeys(("settings.serve", "settings.ema_decay"), AVERAGE),  # of a server on FLARE
+    "availability.kind = 'weibull'": PHASES,
+    "availability.shape": PHASES,
     "strategy.bits": "use strategy.name = 'ca2fl', whose cache keeps every number as it is",
 }
 

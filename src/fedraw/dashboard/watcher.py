@@ -30,8 +30,6 @@ LOGGER = logging.getLogger("fedraw.dashboard")
 POLL_SECONDS, SEARCH_SECONDS = 1.0, 5.0
 # Seconds for which a poll reads logs before the page shows what was read.
 READ_SECONDS = 0.3
-# A log with more unread bytes is skimmed first.
-LONG_LOG = 8 << 20
 # A longer name is replaced by the method and the folder.
 MAX_NAME_LENGTH = 60
 # The largest number of runs; of more runs, those that were written last are followed.
@@ -67,10 +65,7 @@ class WatchedRun:
             if self.stamp == _stamp(self.log):
                 return True
             self.follower, self.problem, self.complete = LogFollower(self.log), None, False
-        first = not self.complete and self.follower.start is None
         try:
-            if first and not self.follower.poll(0.0) and self.follower.unread > LONG_LOG:
-                self.follower.preview()
             self.complete = self.follower.poll(seconds)
         except BadInput as problem:
             self._fail(str(problem))

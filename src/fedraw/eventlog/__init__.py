@@ -11,7 +11,6 @@ compare    several runs in one table
 follow     follows growing logs, for `fedraw watch` and the dashboard
 status     the status and details of a running run, and its labels at risk
 sites      the state of each client
-skim       a preview of a long log while it is being read
 
 `docs/reference/event-log.md` describes the format field by field.
 """

@@ -35,7 +35,6 @@ from fedraw.eventlog.records import (
 )
 from fedraw.eventlog.segments import log_size, modified, open_log
 from fedraw.eventlog.sites import SiteState, SiteStatus
-from fedraw.eventlog.skim import skim
 from fedraw.eventlog.status import RunDetail, RunProgress, RunState, RunStatus
 from fedraw.eventlog.summary import RunSummary, end_of_log
 from fedraw.storage.lock import LOCK, is_locked
@@ -198,7 +197,6 @@ class LogFollower:
 
     def _reset(self) -> None:
         self._progress = RunProgress()
-        self._preview: RunProgress | None = None
         self._file = GrowingFile(self.log)
         self._chain = Chain()
         self._last: Record | None = None
@@ -230,16 +228,10 @@ class LogFollower:
             if self._file.unfinished and not is_cut_off(self._file.unfinished):
                 self._refuse()
             if not self._file.unread:
-                self._preview = None
                 self._seen.grew(self._file.written, self.summary.events)
                 return True
             if until is not None and time.monotonic() >= until:
                 return False
-
-    def preview(self) -> None:
-        """Skim the unread part, so that a long log is shown before it is read completely."""
-        if self._file.unread:
-            self._preview = skim(self.log)
 
     def refuse_shortened(self) -> None:
         """Refuse a log that is shorter than at the last checkpoint, because it was rotated."""
@@ -304,8 +296,8 @@ class LogFollower:
 
     @property
     def shown(self) -> RunProgress:
-        """The progress to show: the preview if there is one, otherwise that of all records read."""
-        return self._preview or self._progress
+        """The progress after all records that were read."""
+        return self._progress
 
     @property
     def unread(self) -> int:

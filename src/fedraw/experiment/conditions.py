@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from fedraw.experiment.costs import ClientCosts
     from fedraw.experiment.spec import Spec
 
-# Defaults of keys that only some kinds have.
-DEFAULT_SHAPE, DEFAULT_ZONES = 0.5, 24
+# The default of a key that only one kind has.
+DEFAULT_ZONES = 24
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,13 @@ class Availability:
     """When clients are online; see docs/how-to/availability.md.
 
     Args:
-        kind: "exponential" and "weibull": phases of random lengths. "diurnal": a part of every day.
-            "trace": as a file says. "always".
+        kind: "exponential": phases of random lengths. "diurnal": a part of every day. "trace": as a
+            file says. "always".
         online: The share of the time for which a client is online.
         tied_to: "labels": clients with a rare label have `rare_online` instead. "speed": slower
             clients are online less, in proportion.
         rare_online: With "labels": the share of clients with a rare label.
         cycle: The mean seconds of an online and an offline phase together; the length of a day.
-        shape: Of the Weibull distribution; below 1, a few phases are very long.
         zones: With "diurnal": the number of time zones.
         trace: With "trace": a table with the columns client, start and end.
         after_trace: What follows its last end: the trace again, or the end of the run.
@@ -59,12 +58,11 @@ class Availability:
 
     """
 
-    kind: Literal["always", "exponential", "weibull", "diurnal", "trace"] = "exponential"
+    kind: Literal["always", "exponential", "diurnal", "trace"] = "exponential"
     online: float = 0.5
     tied_to: TiedTo = "nothing"
     rare_online: float | None = None
     cycle: float = 20.0
-    shape: float | None = None
     zones: int | None = None
     trace: str | None = None
     after_trace: Literal["repeat", "stop"] | None = None
@@ -73,7 +71,6 @@ class Availability:
     def __post_init__(self) -> None:
         check_types(self, "availability")
         for key, kind, default in (
-            ("shape", "weibull", DEFAULT_SHAPE),
             ("zones", "diurnal", DEFAULT_ZONES),
             ("trace", "trace", None),
             ("after_trace", "trace", "repeat"),
@@ -101,8 +98,6 @@ class Availability:
             if value is not None and not 0 < value <= 1:
                 raise BadInput(f"availability.{key} = {value} must be above 0 and at most 1")
         positive("availability.cycle", self.cycle)
-        if self.shape is not None and not 0.1 <= self.shape <= 100:
-            raise BadInput(f"availability.shape = {self.shape} must be from 0.1 to 100")
         if self.zones is not None:
             whole("availability.zones", self.zones)
 
@@ -260,4 +255,4 @@ def _process(wanted: Availability, clients: Clients, streams: Streams) -> Online
     if wanted.kind == "diurnal":
         rng = streams.generator("availability")
         return Diurnal(shares, wanted.cycle, wanted.zones or DEFAULT_ZONES, rng)
-    return Renewal(shares, wanted.cycle, streams, wanted.shape or 1.0)
+    return Renewal(shares, wanted.cycle, streams)

@@ -81,28 +81,24 @@ def online_shares(
 class Renewal:
     """Clients that go on and off at random: phases of independent lengths, in a steady state.
 
-    The lengths have a Weibull distribution; its shape 1 is the exponential one. A shape below 1
-    makes many short phases and a few very long ones.
+    The lengths are exponentially distributed.
 
     Args:
         shares: The share of the time for which each client is online.
         cycle: The mean length of an online and an offline phase together, in seconds.
         streams: The random streams of the run.
-        shape: The shape of the distribution of lengths.
 
     """
 
-    def __init__(self, shares: Floats, cycle: float, streams: Streams, shape: float = 1.0) -> None:
+    def __init__(self, shares: Floats, cycle: float, streams: Streams) -> None:
         self._streams = streams
-        self._power = 1 / shape
-        self._scale = cycle / math.gamma(1 + 1 / shape)  # of a length whose mean is the cycle
+        self._cycle = cycle
         self._shares = shares
         rng = streams.generator("availability")
         self._online: npt.NDArray[np.bool_] = rng.random(shares.size) < shares
-        # A phase that holds at a random moment is longer than others: the power of its length is
-        # gamma distributed. The moment lies anywhere in it.
-        lengths = rng.gamma(1 + self._power, size=shares.size) ** self._power
-        rest = lengths * rng.random(shares.size) * self._scale
+        # A phase that holds at a random moment is longer than others: its length is gamma
+        # distributed. The moment lies anywhere in it.
+        rest = rng.gamma(2.0, size=shares.size) * rng.random(shares.size) * cycle
         rest *= np.where(self._online, shares, 1 - shares)
         self._until: Floats = np.where(shares == 1.0, math.inf, rest)
         self._drawn: dict[int, Iterator[float]] = {}
@@ -127,7 +123,7 @@ class Renewal:
         block = 0
         while True:
             rng = self._streams.generator("availability", client, block)
-            drawn = rng.standard_exponential(_BLOCK) ** self._power * self._scale
+            drawn = rng.standard_exponential(_BLOCK) * self._cycle
             yield from drawn.tolist()
             block += 1
 

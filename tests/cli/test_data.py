@@ -140,7 +140,7 @@ def test_check_counts_labels(tmp_path: Path) -> None:
 
 
 def test_check_finds_what_another_program_laid_out(tmp_path: Path) -> None:
-    lay_out_cifar10(tmp_path, "py")
+    lay_out_cifar10(tmp_path)
     done = fedraw("check", data=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("cifar10: nothing damaged")

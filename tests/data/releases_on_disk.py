@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import io
-import pickle
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,37 +59,15 @@ def scene(label: int) -> Bytes:
     return image
 
 
-def lay_out_cifar10(root: Path, form: str = "bin", *, per_batch: int = 20) -> Path:
+def lay_out_cifar10(root: Path, *, per_batch: int = 20) -> Path:
     """Write five batches and a test batch of `per_batch` images, labels 0 to 9 in turn."""
-    place = root / f"cifar-10-batches-{form}"
+    place = root / "cifar-10-batches-bin"
     place.mkdir(parents=True, exist_ok=True)
     labels = np.arange(per_batch, dtype=np.uint8) % 10
     images = np.stack([scene(label).ravel() for label in labels.tolist()])
     for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
-        if form == "bin":
-            (place / f"{name}.bin").write_bytes(np.c_[labels, images].tobytes())
-        else:
-            (place / name).write_bytes(
-                python2_pickle({b"data": images, b"labels": labels.tolist()})
-            )
+        (place / f"{name}.bin").write_bytes(np.c_[labels, images].tobytes())
     return place
-
-
-def python2_pickle(content: dict[bytes, Any]) -> bytes:
-    """Pickle as Python 2 and its NumPy did: byte strings, and NumPy's old module names."""
-    file = io.BytesIO()
-    _Python2Pickler(file, protocol=2).dump(content)
-    return file.getvalue().replace(b"numpy._core.", b"numpy.core.")
-
-
-class _Python2Pickler(pickle._Pickler):
-    def _save_byte_string(self, text: bytes) -> None:
-        short = len(text) < 256
-        length = struct.pack("<B" if short else "<I", len(text))
-        self.write((pickle.SHORT_BINSTRING if short else pickle.BINSTRING) + length + text)  # type: ignore[attr-defined]
-        self.memoize(text)  # type: ignore[attr-defined]
-
-    dispatch = {**pickle._Pickler.dispatch, bytes: _save_byte_string}  # type: ignore[dict-item]  # noqa: RUF012
 
 
 def lay_out_ham10000(

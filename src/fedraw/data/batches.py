@@ -3,8 +3,7 @@
 EMNIST Balanced has 47 letters and digits in idx files, the format of the MNIST family.
 Cohen, Afshar, Tapson, van Schaik: EMNIST: extending MNIST to handwritten letters. IJCNN 2017.
 
-CIFAR-10 has small colour photographs of ten kinds of things in six batches, binary or pickled.
-Reading a pickle never runs code from it.
+CIFAR-10 has small colour photographs of ten kinds of things in six binary batches.
 Krizhevsky: Learning multiple layers of features from tiny images. Technical report, 2009.
 """
 
@@ -12,14 +11,13 @@ from __future__ import annotations
 
 import gzip
 import math
-import pickle
 import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -242,30 +240,29 @@ def _content(path: Path) -> bytes:
         ) from None
 
 
-_CIFAR10_FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py", ".")
+_CIFAR10_FOLDERS = ("cifar-10-batches-bin", ".")
+_PICKLED = "cifar-10-batches-py"
 _TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
 _PIXELS = 3 * 32 * 32
-# The names that a pickled array imports, with NumPy's modules under their old and new names.
-_ARRAYS = {
-    ("numpy", "ndarray"),
-    ("numpy", "dtype"),
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy._core.multiarray", "_reconstruct"),
-}
 
 
 def find_cifar10(root: Path) -> BatchedRelease:
-    """Find the binary or the pickled batches below the data root; images have shape (3, 32, 32)."""
-    forms = [(root / folder, end) for folder in _CIFAR10_FOLDERS for end in (".bin", "")]
-    # Choose the most complete form; on a tie, the first one.
-    folder, end = max(forms, key=lambda form: sum(file.is_file() for file in _cifar10_files(*form)))
-    batches = tuple(_cifar10_batch(file) for file in _cifar10_files(folder, end))
+    """Find the binary batches below the data root; images have shape (3, 32, 32)."""
+    places = [_cifar10_files(root / folder) for folder in _CIFAR10_FOLDERS]
+    # Choose the most complete folder; on a tie, the first one.
+    files = max(places, key=lambda own: sum(file.is_file() for file in own))
+    if not any(file.is_file() for file in files) and (root / _PICKLED).is_dir():
+        raise BadInput(
+            f"{root / _PICKLED} has pickled batches, which fedraw read up to version 0.2; get "
+            f"the binary ones with 'fedraw data fetch cifar10 --data {root}'"
+        )
+    batches = tuple(_cifar10_batch(file) for file in files)
     searched = search_places(root, _CIFAR10_FOLDERS)
     return BatchedRelease("cifar10", root, CIFAR10.label_names, batches, searched)
 
 
-def _cifar10_files(folder: Path, end: str) -> list[Path]:
-    return [folder / f"{name}{end}" for name in (*_TRAIN, "test_batch")]
+def _cifar10_files(folder: Path) -> list[Path]:
+    return [folder / f"{name}.bin" for name in (*_TRAIN, "test_batch")]
 
 
 def _cifar10_batch(file: Path) -> ReleaseBatch:
@@ -274,7 +271,7 @@ def _cifar10_batch(file: Path) -> ReleaseBatch:
 
 
 def _read_cifar10(file: Path) -> tuple[Pixels, Ints]:
-    pixels, labels = _read_binary(file) if file.suffix == ".bin" else _read_pickle(file)
+    pixels, labels = _read_binary(file)
     return pixels.reshape(-1, 3, 32, 32), check_labels(file, labels, CIFAR10.labels)
 
 
@@ -291,63 +288,3 @@ def _read_binary(file: Path) -> tuple[Pixels, Ints]:
         )
     rows = content.reshape(-1, 1 + _PIXELS)
     return rows[:, 1:], rows[:, 0].astype(np.int64)
-
-
-def _read_pickle(file: Path) -> tuple[Pixels, Ints]:
-    """Read the arrays `data` and `labels` of a pickled batch."""
-    batch = _unpickle(file)
-    data = np.asarray(batch.get(b"data", batch.get("data")))
-    labels = np.asarray(batch.get(b"labels", batch.get("labels")))
-    if data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != _PIXELS or not len(data):
-        raise BadInput(
-            f"{file}: its data are {data.dtype} of shape {data.shape}, not uint8 of "
-            f"(n, {_PIXELS}); download it again"
-        )
-    if labels.dtype.kind not in "iu" or labels.shape != (len(data),):
-        raise BadInput(
-            f"{file}: has {len(data):,} images, but labels of shape {labels.shape} and type "
-            f"{labels.dtype}; download it again"
-        )
-    return data, labels.astype(np.int64)
-
-
-def _unpickle(file: Path) -> dict[Any, Any]:
-    try:
-        with file.open("rb") as content:
-            batch = _ArraysOnly(content, file).load()
-    except BadInput:
-        raise
-    except OSError as error:
-        raise BadInput(f"{file}: {error.strerror}; make the file readable") from None
-    except Exception as error:  # a damaged pickle may raise anything
-        size = file.stat().st_size
-        raise BadInput(
-            f"{file}: is not a complete pickle; it has {size:,} bytes, and the official one has "
-            f"about 31,000,000 ({error}); download it again"
-        ) from None
-    if not isinstance(batch, dict):
-        raise BadInput(f"{file}: contains a {type(batch).__name__}, not a batch; download it again")
-    return batch
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Unpickles arrays and refuses everything else."""
-
-    def __init__(self, content: BinaryIO, file: Path) -> None:
-        super().__init__(content, encoding="bytes")
-        self._file = file
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _ARRAYS:
-            return super().find_class(module, name)
-        if (module, name) == ("_codecs", "encode"):
-            return _as_bytes
-        raise BadInput(
-            f"{self._file}: asks to run {module}.{name}, which no batch of images needs, so it was "
-            "not read; delete the file and download it again"
-        )
-
-
-def _as_bytes(text: str, _encoding: str = "latin1") -> bytes:
-    """Stand in for `_codecs.encode`, with which Python 3 pickles byte strings in old protocols."""
-    return text.encode("latin1")

@@ -36,12 +36,6 @@ BESIDE_GOALS = ("GlobalAcc", "AvgRare")
 TERMINAL_WIDTH, NARROWEST_NAMES = 80, 8
 # The default metrics of LaTeX, which fit into a column of a paper.
 PAPER = ("GlobalAcc", "AvgRare", "MacroF1")
-# The width of a column in a two-column paper, in points: ICML has 234.9, ACM 241, IEEE 252.
-COLUMN = 234.0
-# Upper bounds in points for Computer Modern at 8 points: classes of characters, the plus-minus sign
-# of the small spread, the gap between columns, and the widest name that is not broken.
-CHARACTERS = {"-.,:;'ijl| ": 2.9, "acefrstvxz": 4.5, "mw": 7.1, "MW": 8.8}
-DIGIT, CAPITAL, PLUS_MINUS, GAP, WIDEST_NAME = 4.8, 6.7, 6.0, 6.0, 76.0
 PAPER_HEADS = {
     "GlobalAcc": "Global",
     "LocalRare": "LocRare",
@@ -224,28 +218,19 @@ def csv(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> 
 
 
 def latex(rows: Sequence[ComparisonRow], metrics: Sequence[str] | None = None) -> str:
-    r"""Return a LaTeX `tabular` for one column of a paper, with the best means in bold.
-
-    It needs \usepackage{booktabs}. Metrics that do not fit beside the others form further blocks
-    below them, so the table is never wider than a column.
-    """
+    r"""Return a LaTeX `tabular` with the best means in bold; it needs \usepackage{booktabs}."""
     columns = grid(rows, shown_metrics(rows, metrics, PAPER)) or grid(rows)
-    titles = [_latex_text(row.title) for row in rows]
-    names = max((_points(row.title) for row in rows), default=0.0)
-    blocks = _blocks(columns, COLUMN - min(WIDEST_NAME, names), _latex_width)
-    first = "l" if names <= WIDEST_NAME else f"p{{{WIDEST_NAME:.0f}pt}}"
+    heads = [_latex_text(PAPER_HEADS.get(column.metric, column.metric)) for column in columns]
     lines = [
         r"{\footnotesize\setlength{\tabcolsep}{3pt}%",
-        rf"\begin{{tabular}}{{@{{}}{first}{'r' * max(map(len, blocks))}@{{}}}}",
+        rf"\begin{{tabular}}{{@{{}}l{'r' * len(columns)}@{{}}}}",
         r"\toprule",
+        "".join(f"& {head} " for head in heads) + r"\\",
+        r"\midrule",
     ]
-    for place, block in enumerate(blocks):
-        heads = [_latex_text(PAPER_HEADS.get(c.metric, c.metric)) for c in block]
-        lines += [r"\midrule"] * bool(place)
-        lines += ["".join(f"& {head} " for head in heads) + r"\\", r"\midrule"]
-        for n, title in enumerate(titles):
-            cells = [_latex_cell(c.cells[n], in_words=c.is_goal) for c in block]
-            lines.append(" & ".join([title, *cells]) + r" \\")
+    for n, row in enumerate(rows):
+        cells = [_latex_cell(own.cells[n], in_words=own.is_goal) for own in columns]
+        lines.append(" & ".join([_latex_text(row.title), *cells]) + r" \\")
     lines += [r"\bottomrule", r"\end{tabular}}"]
     lines += [rf"\par\smallskip{{\footnotesize {_latex_text(note)}}}" for note in notes_of(rows)]
     return "\n".join(lines) + "\n"
@@ -297,28 +282,6 @@ def _blocks(
         blocks[-1].append(column)
         left -= width
     return blocks
-
-
-def _latex_width(column: MetricColumn) -> float:
-    """Return an upper bound of the width of a column with the gap before it, in points."""
-    head = _points(PAPER_HEADS.get(column.metric, column.metric))
-    return GAP + max([head, *map(_cell_points, column.cells)])
-
-
-def _cell_points(cell: MetricCell) -> float:
-    spread = PLUS_MINUS + 0.87 * _points(cell.sd) if cell.sd else 0.0
-    return _points(cell.mean) * (1.15 if cell.best else 1.0) + spread
-
-
-def _points(text: str) -> float:
-    """Return an upper bound of the width of a text, in points."""
-    return sum(
-        next(
-            (width for some, width in CHARACTERS.items() if character in some),
-            CAPITAL if character.isupper() or not character.isascii() else DIGIT,
-        )
-        for character in text
-    )
 
 
 def _caption(rows: Sequence[ComparisonRow], columns: Sequence[MetricColumn]) -> str | None:

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.command import fedraw
+from examples.convert_trace import BadTrace, convert_trace, main, write_trace
 
-from fedraw.data.client_traces import convert_trace, write_trace
-from fedraw.errors import BadInput
 from fedraw.experiment.costs import read_devices
 from fedraw.simulation.availability import RecordedAvailability, read_intervals
 
@@ -77,7 +75,7 @@ def test_clients_are_drawn_with_the_seed(tmp_path: Path) -> None:
     drawn = [convert_trace("fedscale-devices", path, 10, seed)[1] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert [row[0] for row in drawn[0]] == list(range(10))
-    with pytest.raises(BadInput, match="has 50 usable clients, not 51; ask for fewer"):
+    with pytest.raises(BadTrace, match="has 50 usable clients, not 51; ask for fewer"):
         convert_trace("fedscale-devices", path, 51)
 
 
@@ -91,7 +89,7 @@ def test_a_pickle_that_wants_to_run_code_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     path = pickled({1: Evil()}, tmp_path)
-    with pytest.raises(BadInput, match=r"refused: it imports \w+\.system, .* may run code"):
+    with pytest.raises(BadTrace, match=r"refused: it imports \w+\.system, .* may run code"):
         convert_trace("fedscale-devices", path)
     assert not (tmp_path / "owned").exists()
 
@@ -114,7 +112,7 @@ def test_a_pickle_that_wants_to_run_code_is_refused(
         ),
         ("flash", b"{", "is not valid JSON"),
         ("flash", b'{"a": {"messages": "today\\twifi"}}', "client 'a' does not have the form"),
-        ("leaf", b"{}", "unknown trace format 'leaf'; known: fedscale-availability"),
+        ("leaf", b"{}", "unknown trace format 'leaf'; known: fedscale-devices"),
     ],
 )
 def test_a_file_of_another_format_is_refused(
@@ -122,23 +120,17 @@ def test_a_file_of_another_format_is_refused(
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(BadTrace, match=message):
         convert_trace(kind, path)
 
 
-def test_the_command_writes_the_table(tmp_path: Path) -> None:
-    pickled(BEHAVIOUR, tmp_path)
-    done = fedraw(
-        "data", "convert-trace", "fedscale-availability", "trace.pkl", "--clients", 1, "-o",
-        "online.csv", cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "online.csv: 2 rows of 1 clients" in done.stderr
-    assert (tmp_path / "online.csv").read_text().startswith("client,start,end\n0,")
+def test_the_script_writes_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "online.csv"
+    file = str(pickled(BEHAVIOUR, tmp_path))
+    main(["fedscale-availability", file, "--clients", "1", "-o", str(out)])
+    assert "online.csv: 2 rows of 1 clients" in capsys.readouterr().out
+    assert out.read_text().startswith("client,start,end\n0,")
     pickled({1: Evil()}, tmp_path)
-    again = fedraw(
-        "data", "convert-trace", "fedscale-devices", "trace.pkl", "-o", "x.csv", cwd=tmp_path
-    )
-    assert again.returncode == 2
-    assert "refused: it imports" in again.stderr
+    with pytest.raises(SystemExit, match="refused: it imports"):
+        main(["fedscale-devices", file, "-o", str(tmp_path / "x.csv")])
     assert not (tmp_path / "owned").exists()

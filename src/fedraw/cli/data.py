@@ -11,7 +11,6 @@ from rich.table import Table
 
 from fedraw.cli import console
 from fedraw.cli.options import Json
-from fedraw.data.client_traces import KINDS, convert_trace, write_trace
 from fedraw.data.releases import (
     RELEASES,
     CheckReport,
@@ -51,34 +50,6 @@ Root = Annotated[
         help="The data root: the folder with the public datasets.",
     ),
 ]
-
-
-@data.command("convert-trace")
-def convert_trace_(
-    kind: Annotated[
-        str,
-        typer.Argument(
-            metavar="FORMAT",
-            help=f"The format of the file: {', '.join(KINDS)}.",
-            autocompletion=lambda: list(KINDS),
-        ),
-    ],
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="The file to convert.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="The CSV file to write.")],
-    clients: Annotated[
-        int | None,
-        typer.Option(help="Number of clients to draw from the file; by default all.", min=1),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed for drawing the clients.", min=0)] = 0,
-) -> None:
-    """Convert a public trace of devices or of their availability.
-
-    The table is for costs.trace or availability.trace of a spec.
-    """
-    header, rows = convert_trace(kind, source, clients, seed)
-    write_trace(header, rows, out)
-    many = len({row[0] for row in rows})
-    console.say(f"{out}: {len(rows):,} rows of {many:,} clients")
 
 
 @data.command("list")

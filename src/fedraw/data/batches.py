@@ -254,7 +254,7 @@ def find_cifar10(root: Path) -> BatchedRelease:
     if not any(file.is_file() for file in files) and (root / _PICKLED).is_dir():
         raise BadInput(
             f"{root / _PICKLED} has pickled batches, which fedraw read up to version 0.2; get "
-            f"the binary ones with 'fedraw data fetch cifar10 --data {root}'"
+            f"the binary ones with 'fedraw data fetch cifar10'"
         )
     batches = tuple(_cifar10_batch(file) for file in files)
     searched = search_places(root, _CIFAR10_FOLDERS)

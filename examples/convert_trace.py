@@ -1,5 +1,9 @@
 """Converts public traces of devices and of their availability to tables that fedraw reads.
 
+    python examples/convert_trace.py FORMAT FILE -o TABLE.csv [--clients 1000] [--seed 1]
+
+The table is for costs.trace or availability.trace of a spec. The formats are:
+
 fedscale-devices        FedScale's client_device_capacity: a pickled dictionary that maps a client
                         to `computation` (milliseconds per sample, forward pass only) and
                         `communication` (kbit/s)
@@ -14,21 +18,19 @@ and dictionaries, so a pickle that imports anything is refused.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import json
 import math
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
-
-from fedraw.errors import BadInput, nearest
-from fedraw.storage.files import atomic_write
-from fedraw.storage.tables import quoted, read_errors, require_file
 
 # FedScale measures the forward pass. The backward pass takes about twice as long, so a training
 # step takes three times as long.
@@ -48,6 +50,12 @@ _STATES = {
 }
 
 Interval = tuple[float, float]
+
+
+class BadTrace(ValueError):
+    """A file that is not a trace of this format."""
+
+
 # Converts the record of one client to its rows, without the client's number. A client that is never
 # online has no rows.
 Convert = Callable[[Any], Sequence[tuple[float, ...]]]
@@ -67,11 +75,11 @@ def convert_trace(
 
     """
     if kind not in KINDS:
-        raise BadInput(f"unknown trace format {kind!r}; {nearest(kind, KINDS)}")
+        raise BadTrace(f"unknown trace format {kind!r}; known: {', '.join(KINDS)}")
     header, read, convert = KINDS[kind]
     content = read(path)
     if not isinstance(content, Mapping) or not content:
-        raise BadInput(f"{path}: expected a dictionary of clients, got {quoted(repr(content))}")
+        raise BadTrace(f"{path}: expected a dictionary of clients, got {content!r:.60}")
     names = list(content)
     order = range(len(names)) if clients is None else np.random.default_rng(seed).permutation(
         len(names)
@@ -84,14 +92,14 @@ def convert_trace(
         try:
             client_rows = convert(content[names[position]])
         except (KeyError, TypeError, ValueError, AttributeError) as problem:
-            raise BadInput(
-                f"{path}: client {quoted(str(names[position]))} does not have the form of {kind} "
+            raise BadTrace(
+                f"{path}: client {str(names[position])!r:.60} does not have the form of {kind} "
                 f"({type(problem).__name__}: {problem}); choose the format of the file"
             ) from None
         rows += [(number, *row) for row in client_rows]
         number += bool(client_rows)
     if clients is not None and number < clients:
-        raise BadInput(f"{path} has {number} usable clients, not {clients}; ask for fewer")
+        raise BadTrace(f"{path} has {number} usable clients, not {clients}; ask for fewer")
     return header, _starting_at_zero(rows) if kind == "flash" else rows
 
 
@@ -101,7 +109,7 @@ def write_trace(header: Sequence[str], rows: Iterable[Sequence[float]], out: Pat
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
     writer.writerows([f"{value:.10g}" for value in row] for row in rows)
-    atomic_write(out, text.getvalue().encode())
+    out.write_text(text.getvalue(), encoding="utf-8")
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -115,30 +123,32 @@ class _PlainUnpickler(pickle.Unpickler):
         )
 
 
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as problem:
+        raise BadTrace(f"cannot read {path}: {problem.strerror}; name another file") from None
+
+
 def read_plain_pickle(path: Path) -> Any:
     """Read a pickle of numbers, text, lists and dictionaries."""
-    require_file(path)
-    with read_errors(path):
-        content = path.read_bytes()
+    content = _read(path)
     try:
         return _PlainUnpickler(io.BytesIO(content)).load()
     except pickle.UnpicklingError as problem:
-        raise BadInput(f"{path}: refused: {problem}") from None
+        raise BadTrace(f"{path}: refused: {problem}") from None
     except Exception as problem:  # a damaged pickle may raise anything
-        raise BadInput(
+        raise BadTrace(
             f"{path} is not a pickle ({type(problem).__name__}: {problem}); choose the format of "
             "the file"
         ) from None
 
 
 def _read_json(path: Path) -> Any:
-    require_file(path)
-    with read_errors(path):
-        text = path.read_text(encoding="utf-8")
     try:
-        return json.loads(text)
+        return json.loads(_read(path))
     except (ValueError, RecursionError) as problem:
-        raise BadInput(
+        raise BadTrace(
             f"{path} is not valid JSON ({problem}); choose the format of the file"
         ) from None
 
@@ -222,3 +232,24 @@ KINDS: dict[str, tuple[list[str], Callable[[Path], Any], Convert]] = {
     "fedscale-availability": (_INTERVALS, read_plain_pickle, _fedscale_availability),
     "flash": (_INTERVALS, _read_json, _flash),
 }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Convert the file that the command line names."""
+    parser = argparse.ArgumentParser(description="Convert a public trace to a table for fedraw.")
+    parser.add_argument("kind", metavar="FORMAT", choices=KINDS, help=", ".join(KINDS))
+    parser.add_argument("file", metavar="FILE", type=Path)
+    parser.add_argument("-o", "--out", type=Path, required=True, help="the CSV file to write")
+    parser.add_argument("--clients", type=int, help="how many to draw; by default all")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
+    chosen = parser.parse_args(arguments)
+    try:
+        header, rows = convert_trace(chosen.kind, chosen.file, chosen.clients, chosen.seed)
+        write_trace(header, rows, chosen.out)
+    except BadTrace as problem:
+        sys.exit(f"convert_trace: {problem}")
+    print(f"{chosen.out}: {len(rows):,} rows of {len({row[0] for row in rows}):,} clients")
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,8 @@ the fourth alone holds 8 and 9. The others have a coverage partition: with 3 and
 on one site, and with 8 and 12 sites digits 8 and 9 are on one site each. Holders of a rare digit
 take three times as long as the others. Every method meets the same sites at the same times. A cell
 has GlobalAcc and AvgRare in percent: the mean of the last five evaluations, which are 10 arrivals
-apart, over all seeds. The last column has the time of 200 arrivals relative to FedAvg's.
+apart, with the sample standard deviation over the seeds. The last column has the time of 200
+arrivals relative to FedAvg's.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from benchmarks.machine import headline
+from benchmarks.machine import headline, mean_and_spread
 from sklearn.datasets import load_digits
 
 import fedraw
@@ -79,14 +80,14 @@ def strategies(sites: int) -> dict[str, Any]:
 
 
 def cell(result: fedraw.Result, horizon: int) -> str:
-    """Return the mean of the last evaluations until the horizon."""
+    """Return the mean of the last evaluations until the horizon, and its spread over the seeds."""
     found = []
     for metric in METRICS:
         tails = [
             [e.metrics[metric] or 0.0 for e in run.evaluations if e.event <= horizon][-TAIL:]
             for run in result
         ]
-        found.append(f"{fmean(map(fmean, tails)):.1f}")
+        found.append(mean_and_spread([fmean(tail) for tail in tails]))
     return " / ".join(found)
 
 

@@ -9,12 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedraw.eventlog.measures import RARE_GOALS
 from fedraw_studies.artefacts import LATE, Scale
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.execute import Machine
 from fedraw_studies.late import LateRow, late_rows
 from fedraw_studies.late_render import write_late
-from fedraw_studies.late_results import LateResults, censored_line, late_results
+from fedraw_studies.late_results import (
+    LateResults,
+    censored_line,
+    for_good,
+    late_results,
+    reached_by,
+)
 from fedraw_studies.late_standings import federation, read_standings
 from fedraw_studies.outcomes import outcomes
 from fedraw_studies.plan import key_of, load_artefacts
@@ -79,6 +86,20 @@ def test_a_label_is_kept_late_or_lost(tmp_path: Path) -> None:
     assert by_method["Replay"].reached[goal].median("arrivals") == 2 * EVERY
     assert by_method["CA2FL"].early.mean == 0.0
     assert by_method["CA2FL"].late.mean == 60.0
+
+
+def test_a_mark_that_is_passed_can_be_lost_again() -> None:
+    """The last five evaluations below 50 on average are 0 and four of 60, numbers 55 to 59."""
+    (fedfa,) = rows("FedFa")
+    falls = cell(fedfa, 9101, [60.0] * 50 + [0.0] * 5 + [60.0] * 145)
+    rises = cell(fedfa, 9102, [60.0] * 200)
+    ends_low = cell(fedfa, 9103, [60.0] * 199 + [0.0])
+    half, _ = RARE_GOALS
+    for run, first, last in ((falls, 1, 56), (rises, 1, 1), (ends_low, 1, None)):
+        assert reached_by({1: run}, half).median("arrivals") == first * EVERY
+        expected = None if last is None else last * EVERY
+        assert for_good({1: run}, half).median("arrivals") == expected
+    assert str(for_good({1: ends_low}, half)) == "not within 15,000"
 
 
 def test_fedfa_has_caught_up_if_nothing_says_otherwise(tmp_path: Path) -> None:

@@ -187,6 +187,18 @@ def test_the_short_form_has_the_answer_first_and_at_most_25_lines(
     assert len(audit(folder, "-v").stdout.splitlines()) > 25
 
 
+def test_nothing_is_cut_off_in_the_short_form_s_table(folder: Path) -> None:
+    """Names that differ at their end, and a setting with two digits."""
+    rows = "".join(f"{n},{label},50\n" for n in range(14) for label in ("common", "a common one"))
+    rare = "".join(f"13,an uncommon label {i},40\n" for i in "xy")
+    (folder / "labels.csv").write_text(f"{COUNTS}{rows}{rare}")
+    lines = audit(folder, "--from", "fedfa", "--arrivals", "300").stdout.splitlines()
+    (head,) = (n for n, line in enumerate(lines) if line.startswith("label "))
+    assert lines[head].split("  ")[-1].strip().endswith(", K=10")
+    assert {line[:20] for line in lines} >= {f"an uncommon label {i} " for i in "xy"}
+    assert "…" not in "".join(lines)
+
+
 def test_the_short_form_says_how_many_labels_it_leaves_out(folder: Path) -> None:
     rows = "".join(f"{site},illness {i},50\n" for site in "abcd" for i in range(30))
     (folder / "labels.csv").write_text(f"{COUNTS}{rows}")

@@ -112,7 +112,7 @@ def test_without_torch_the_tensors_are_arrays(
 def test_a_result_shows_its_seeds_and_metrics(run: tuple[Result, Path]) -> None:
     result, folder = run
     title, head, *rows = repr(result).splitlines()
-    assert title == f"fedraw: 2 seeds of 40 events, {folder}"
+    assert title == f"fedraw: 2 seeds of 40 events, {folder}; mean of the last five evaluations"
     assert head.split()[:3] == ["seed", "GlobalAcc", "AvgRare"]
     assert [row.split()[0] for row in rows] == ["7", "3"]
     assert "<th>AvgRare</th>" in result._repr_html_()

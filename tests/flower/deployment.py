@@ -274,7 +274,6 @@ class Deployment:
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
-            "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
         }
 

@@ -32,6 +32,7 @@ RARE_NAMED = 12
 ESTIMATED = ("fedfa", "fedraw")  # FedBuff's standing is FedFa's; the others need no times
 IN_BUFFER = ("fedfa", "fedraw")  # FedBuff and CA2FL have the presence of FedFa
 SETTINGS = "Settings of a spec (in a Flower run config, with fedraw. before each):"
+PERCENT = "%: expected recall"
 STYLE: dict[Verdict, str] = {
     "lost": "bold red",
     "at risk": "yellow",
@@ -53,7 +54,7 @@ def brief_parts(view: AuditView, width: int) -> Iterator[RenderableType]:
     if advice.method == view.audit.baseline and view.waiting:
         lines += _wrapped(view.waiting, width)
     last = [_more(view, 0)]
-    heard = f"updates: expected from the label's holders{view.under}. {view.horizon}"
+    heard = f"{PERCENT}; updates: from its holders{view.under}. {view.horizon}"
     below = _wrapped(heard, width, "dim")
     room = MOST_LINES - len(lines) - len(last) - len(below) - 3  # the head of the table
     for words in view.notes:
@@ -91,7 +92,7 @@ def _worst_labels(view: AuditView, most: int) -> Table:
         own, i = row.methods[method], position[row.label]
         then = [] if same else [_outcome(best.verdicts[i], float(best.recall[i]))]
         updates = plain_number(float(view.audit.horizon.updates(method)[i]))
-        name = _name(row.label, most=16)
+        name = _name(row.label, most=20)
         outcome = _outcome(own.verdict, own.recall)
         table.add_row(name, f"{row.coverage:,}", updates, outcome, *then)
     for column in table.columns:
@@ -100,7 +101,7 @@ def _worst_labels(view: AuditView, most: int) -> Table:
 
 
 def _outcome(found: Verdict, recall: float) -> Text:
-    return Text(f"{found}, recall {about(recall)}", style=STYLE[found])
+    return Text(f"{found}, {about(recall)}", style=STYLE[found])
 
 
 def terminal_parts(view: AuditView) -> Iterator[RenderableType]:
@@ -117,7 +118,7 @@ def terminal_parts(view: AuditView) -> Iterator[RenderableType]:
     for note in view.notes:
         yield Text(f"note: {note}", style="dim")
     horizon = f"Labels within {counted(view.audit.arrivals, 'arrival')}, worst first{view.under}"
-    yield _titled(horizon, _worst_labels(view, MOST_LABELS))
+    yield _titled(f"{horizon}; {PERCENT}", _worst_labels(view, MOST_LABELS))
     yield _titled(f"Labels, worst first{view.under}: standing in percent", _labels(view))
     bounds = "; ".join(verdict_bounds())
     yield Text(

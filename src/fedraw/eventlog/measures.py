@@ -41,6 +41,8 @@ METRICS = QUALITY + PARTICIPATION
 BUILT_IN = frozenset({*METRICS, "RareInfluence", *Dynamics().metrics()})
 # The tail is the mean of this many last evaluations. As many consecutive ones must reach a goal.
 TAIL = 5
+# Which values a table shows, by whether they are of the last model alone.
+VALUES_OF = {False: "mean of the last five evaluations", True: "values of the last model"}
 # The recalls, in percent, whose arrivals every table shows.
 MARKS = (50, 80)
 # The models that a run may have besides the last one; a metric of theirs begins with the word.

@@ -24,6 +24,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _KEY = re.compile(r"(?<![\w./\\-])(run|metrics|training)\.([a-z_]+)\b(?![./\\])")
+_TRUTH = re.compile(r"(?<= = )(true|false)\b")
 _KEYS = {
     "run": {field.name for field in fields(RunSpec)},
     "metrics": {"rare_labels"},
@@ -32,7 +33,7 @@ _KEYS = {
 
 
 def as_keywords(message: str) -> str:
-    """Write the keys of a spec that a message names as keywords of `fedraw.simulate`.
+    """Write the keys and truth values of a spec in a message as those of `fedraw.simulate`.
 
     >>> as_keywords("run.events = 0 must be at least 1")
     'events = 0 must be at least 1'
@@ -40,8 +41,10 @@ def as_keywords(message: str) -> str:
     'train.lr = 1000 is far above useful learning rates'
     >>> as_keywords("run.toml does not exist")
     'run.toml does not exist'
+    >>> as_keywords("use at most 30, or dedup = false")
+    'use at most 30, or dedup = False'
     """
-    return _KEY.sub(_as_keyword, message)
+    return _TRUTH.sub(lambda found: found[0].title(), _KEY.sub(_as_keyword, message))
 
 
 def _as_keyword(found: re.Match[str]) -> str:

@@ -20,7 +20,7 @@ from fedraw.errors import BadInput, MissingExtra, nearest
 from fedraw.eventlog.compare import goal_words, identity
 from fedraw.eventlog.costs import COSTS, cost_columns
 from fedraw.eventlog.log_file import LOG, Chain, Position, find_logs, read_log
-from fedraw.eventlog.measures import METRICS, RARE_GOALS, Goal, measured
+from fedraw.eventlog.measures import METRICS, QUALITY, RARE_GOALS, VALUES_OF, Goal, measured
 from fedraw.eventlog.records import (
     ArrivalRecord,
     EvaluationRecord,
@@ -349,7 +349,8 @@ class Result:
         state = "" if self.finished else ", not finished"
         place = self.runs[0].folder
         where = "" if place is None else f", {place.parent if len(self.runs) > 1 else place}"
-        return f"{self.name}: {runs} of {events:,} events{state}{where}"
+        values = f"; {VALUES_OF[False]}" if any(m in self.summary for m in QUALITY) else ""
+        return f"{self.name}: {runs} of {events:,} events{state}{where}{values}"
 
     def _short(self) -> Table:
         """Return the most important metrics that the run has."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fedraw.core.types import ClientId
 from fedraw.eventlog.compare import ComparisonRow, Group, Run, Stat, reached_of
-from fedraw.eventlog.measures import MARKS, PARTICIPATION, Goal
+from fedraw.eventlog.measures import MARKS, PARTICIPATION, VALUES_OF, Goal
 from fedraw.pages.html import (
     cell,
     column_head,
@@ -37,7 +37,6 @@ from fedraw.report.report_data import (
 )
 from fedraw.report.tables import (
     HIGHER_IS_BETTER,
-    MODELS,
     MetricCell,
     MetricColumn,
     grid,
@@ -92,7 +91,7 @@ def recall(groups: Sequence[Group], last: bool) -> str:
         for label, row in means.items()
     ]
     caption = (
-        f"Recall in percent, {MODELS[last]}, mean over the seeds."
+        f"Recall in percent, {VALUES_OF[last]}, mean over the seeds."
         " A stronger colour means a lower recall."
     )
     names = [group.name for group in groups]
@@ -229,7 +228,7 @@ def _comparison_caption(
     present = {column.metric for column in columns}
     alone = seeds_of(rows).replace("1 ", "One ")
     spread = f"Mean ± sd over {seeds_of(rows)}" if has_spread(rows) else alone
-    model = f", {MODELS[last]}" if present & HIGHER_IS_BETTER else ""
+    model = f", {VALUES_OF[last]}" if present & HIGHER_IS_BETTER else ""
     units = {"Jain": "Jain (0 to 1)", "RareMeanStale": "staleness (events)"}
     others = " and ".join(words for metric, words in units.items() if metric in present)
     percent = "Percent" + (f", except {others}" if others else "")

@@ -26,7 +26,13 @@ from fedraw.eventlog.compare import (
     leader,
     notes_of,
 )
-from fedraw.eventlog.measures import FURTHER_MODELS, METRICS, QUALITY, is_shown_unasked
+from fedraw.eventlog.measures import (
+    FURTHER_MODELS,
+    METRICS,
+    QUALITY,
+    VALUES_OF,
+    is_shown_unasked,
+)
 from fedraw.report.formatting import UNDEFINED, number, signed, span
 
 # The default metrics of the terminal, which fit into 80 columns; and beside arrivals to goals.
@@ -45,8 +51,6 @@ PAPER_HEADS = {
     "RareMaxStale": "MaxStale",
 }
 # The other metrics measure the participation of rare clients, where more is not always better.
-# What the values of a table are, by whether the last model was asked for.
-MODELS = {False: "mean of the last five evaluations", True: "values of the last model"}
 HIGHER_IS_BETTER = frozenset(
     [*QUALITY, *(f"{model} {metric}" for model in FURTHER_MODELS for metric in QUALITY)]
 )
@@ -288,7 +292,7 @@ def _caption(rows: Sequence[ComparisonRow], columns: Sequence[MetricColumn]) -> 
     spread = f"mean±sd over {seeds_of(rows)}" if has_spread(rows) else ""
     marked = any(cell.best for column in columns for cell in column.cells)
     is_tail = rows[0].last if rows and {c.metric for c in columns} & HIGHER_IS_BETTER else None
-    model = "" if is_tail is None else MODELS[is_tail]
+    model = "" if is_tail is None else VALUES_OF[is_tail]
     words = [
         ", ".join(part for part in (spread, model) if part),
         goal_caption(rows) if any(column.is_goal for column in columns) else "",

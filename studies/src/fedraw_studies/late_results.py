@@ -159,6 +159,24 @@ def reached_by(records: Mapping[int, CellRecord], goal: Goal) -> Reached:
     return Reached(values, tuple(record.events for record in records.values()))
 
 
+def for_good(records: Mapping[int, CellRecord], goal: Goal) -> Reached:
+    """Return from when on no five consecutive evaluations of a run have a mean below a goal."""
+    values: dict[str, list[float | None]] = {"arrivals": [], "hours": []}
+    for record in records.values():
+        evaluations = evaluations_of(record)
+        below = [
+            n
+            for n in range(len(evaluations) - TAIL + 1)
+            if goal.first_reached(evaluations[n : n + TAIL]) is None
+        ]
+        first = below[-1] + 1 if below else 0
+        at = evaluations[first] if first + TAIL <= len(evaluations) else None
+        values["arrivals"].append(None if at is None else float(at.event))
+        values["hours"].append(None if at is None else at.time / 3600)
+    own = {unit: tuple(found) for unit, found in values.items()}
+    return Reached(own, tuple(record.events for record in records.values()))
+
+
 def _score(row: LateRow, records: Mapping[int, CellRecord], half: float | None) -> LateScore:
     first = row.early // row.spec.run.evaluate_every
     late = {seed: _tail(own.curve, 2) for seed, own in records.items()}

@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,13 +31,14 @@ MOST_KILLS = 4
 FILES = ("events.jsonl", "summary.json", "model.safetensors", "spec.toml")
 
 
-def spec_of(name: str, *, trained: bool, events: int) -> Spec:
+def spec_of(name: str, *, trained: bool, events: int, **sections: Any) -> Spec:
     return Spec.from_dict(
         {
             "partition": {"clients": 8, "rare_labels": [9], "clients_per_common_label": 5},
             "strategy": {"name": name, **({"buffer": 4} if name == "fedraw" else {})},
             "training": {"kind": "sgd", "epochs": 1} if trained else {"kind": "none"},
             "run": {"events": events, "evaluate_every": 10, "seeds": [SEED]},
+            **sections,
         }
     )
 
@@ -45,6 +47,7 @@ SPECS = {
     "no training": spec_of("fedraw", trained=False, events=100),
     "trained": spec_of("fedavg", trained=True, events=20),
     "no training, long log": spec_of("fedasync", trained=False, events=400),
+    "sums": spec_of("one-pass", trained=True, events=8, features={"backbone": "relu", "width": 32}),
 }
 
 

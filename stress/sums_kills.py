@@ -177,7 +177,7 @@ def problems_of(folder: Path, names: list[str]) -> Iterator[str]:
 def left_of(folder: Path, site: str) -> Iterator[str]:
     """Find files that still have a site's sums, totals with its sums, or a model of such totals."""
     others = [name for name in COUNTS if name != site]
-    parts = []
+    parts: list[Any] = []
     for size in range(len(COUNTS)):
         for some in combinations(others, size):
             totals = totals_of([site, *some])

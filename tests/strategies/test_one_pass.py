@@ -108,6 +108,20 @@ def test_it_is_finished_when_every_member_was_heard() -> None:
     assert state.finished == "every member was heard"
 
 
+def test_labels_of_which_nobody_has_sent_samples_are_named_when_it_finishes() -> None:
+    """Client 5 alone has label z; with a floor of 19 nobody sends labels y and z."""
+    state = heard([0, 1, 2, 3, 4])
+    state, _ = USUAL.step(state, Left(5))
+    assert state.finished == (
+        "every member was heard; nobody has sent samples of z, and the model leaves it out; check "
+        "the label counts and the floor"
+    )
+    with_floor = heard(list(OWN), OnePass(floor=19))
+    assert "nobody has sent samples of y, z, and the model leaves them out" in (
+        with_floor.finished or ""
+    )
+
+
 def test_who_leaves_unheard_is_no_longer_waited_for_and_who_was_heard_stays() -> None:
     strategy, state = OnePass(), heard([0, 1, 2, 3, 4])
     state, receivers = strategy.step(state, Left(0))

@@ -92,7 +92,7 @@ class OnePassState:
         """Every member was heard, so that no further arrival is to come."""
         if self.awaited or not self.messages:
             return None
-        return f"every member was heard{self._lost_in_noise()}{self._far_means()}"
+        return f"every member was heard{self._left_out()}{self._far_means()}"
 
     def _far_means(self) -> str:
         """Return whose sums differ most from those of other holders, for the log."""
@@ -108,18 +108,19 @@ class OnePassState:
         more = len({one.client for one in found}) - 1
         return words if not more else f"{words}, and {more} more have such means"
 
-    def _lost_in_noise(self) -> str:
-        """Return which labels are left out because noise hides them, for the log."""
-        if self.privacy is None:
-            return ""
+    def _left_out(self) -> str:
+        """Return which labels the model leaves out, for the log."""
         held = set(held_labels(self.shape, self.totals, self.noise).tolist())
         names = [*range(self.shape.labels)] if self.labels is None else self.labels
-        lost = [str(name) for i, name in enumerate(names) if i not in held]
-        if not lost:
+        absent = [str(name) for i, name in enumerate(names) if i not in held]
+        if not absent:
             return ""
+        listed, them = several(absent, most=10), "it" if len(absent) == 1 else "them"
+        if self.privacy is not None:
+            return f"; noise hides whether anyone has {listed}, and the model leaves {them} out"
         return (
-            f"; noise hides whether anyone has {several(lost, most=10)}, and the model leaves "
-            "them out"
+            f"; nobody has sent samples of {listed}, and the model leaves {them} out; check the "
+            "label counts and the floor"
         )
 
     def replace(self, client: ClientId, message: Floats) -> None:

@@ -21,7 +21,7 @@ from fedraw_studies.arena_results import ArenaResults, arena_results, rates_toml
 from fedraw_studies.artefacts import ARENA, ARENA_DATASETS, Scale, study_file
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.outcomes import outcomes
-from fedraw_studies.plan import key_of
+from fedraw_studies.plan import key_of, settings_of
 
 CPU, SMOKE = Scale.named("cpu"), Scale.named("smoke")
 COMMITTED = Path(__file__).parents[1] / "results" / "cpu"
@@ -30,17 +30,17 @@ LABELS = [str(label) for label in range(10)]
 
 def cell(spec: Spec, seed: int, accuracy: float, rare: float) -> CellRecord:
     content: dict[str, Any] = {
-        "name": spec.strategy.name, "metrics": {"GlobalAcc": accuracy},
-        "tail": {"GlobalAcc": accuracy, "AvgRare": rare}, "confusion": {}, "influence": {},
+        "metrics": {"GlobalAcc": accuracy},
+        "tail": {"GlobalAcc": accuracy, "AvgRare": rare}, "influence": {},
         "recall": dict.fromkeys(LABELS, accuracy), "recall_tail": dict.fromkeys(LABELS, rare),
-        "curve": [], "label_influence": {}, "events": 60, "rejected": {}, "notes": [], "data": {},
+        "curve": [(60, accuracy, rare)], "data": {},
         "fedraw": "0", "seconds": 1.0, "date": "", "cores": 2, "machine": "",
     }  # fmt: skip
-    return CellRecord(key=key_of(spec), seed=seed, spec=spec.to_dict(), **content)
+    return CellRecord(key=key_of(spec), seed=seed, spec=settings_of(spec), **content)
 
 
 def results(out: Path, arena: Arena, scale: Scale, dataset: str = "digits") -> ArenaResults:
-    return arena_results(arena, dataset, outcomes(out, scale, artefact_names(dataset)))
+    return arena_results(arena, dataset, outcomes(CellFiles(out), scale, artefact_names(dataset)))
 
 
 def write_scores(
@@ -48,7 +48,7 @@ def write_scores(
 ) -> None:
     for row in arena.rows("digits"):
         for n, own in enumerate(scores.get((row.setting.name, row.method.name), ())):
-            CellFiles(out).write(cell(arena.spec(row), arena.seeds("digits")[n], *own))
+            CellFiles(out).write(cell(arena.spec(row), arena.seeds("digits")[n], *own), "paper")
 
 
 # One pass trains nothing, so it has no rate to tune; its study has the arena's federations.
@@ -150,7 +150,9 @@ def test_the_choice_leaves_out_values_whose_models_collapsed(tmp_path: Path) -> 
     (seed,) = arena.tuning_seeds
     for row in arena_artefact("arena-digits-tuning", SMOKE).rows:
         high = row.label.endswith("= 2")
-        CellFiles(tmp_path).write(cell(row.spec, seed, 12.0 if high else 60.0, 99.0 if high else 1))
+        CellFiles(tmp_path).write(
+            cell(row.spec, seed, 12.0 if high else 60.0, 99.0 if high else 1), "paper"
+        )
     own = results(tmp_path, arena, SMOKE)
     assert {name: dict(t.best.settings) for name, t in own.tunings.items() if t.best} == {
         "CA2FL": {"strategy.server_lr": 1.0},
@@ -195,7 +197,7 @@ def test_table_and_page_say_what_is_finished(tmp_path: Path) -> None:
         ("10x", "FedFa"): [(8.0, 0.0)],
     }
     write_scores(tmp_path, arena, scores)
-    text, _ = write_arena(outcomes(tmp_path, CPU, ARENA), CPU, tmp_path)
+    text, _ = write_arena(outcomes(CellFiles(tmp_path), CPU, ARENA), CPU, tmp_path)
     assert "**Unfinished: 5 of 1,320 runs of the comparison.**" in text
     assert "**82.0 ± 2.8 (90.5), 2 of 10**" in text
     assert "0.0 (8.0) †1, 1 of 10" in text

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedraw_studies.artefacts import BEYOND, NAMES, Scale, scale_names
+from fedraw_studies.cells import CellFiles
 from fedraw_studies.outcomes import outcomes
 from fedraw_studies.plan import key_of, load_artefacts, make_plan
 
@@ -49,7 +50,7 @@ def test_what_the_paper_s_tables_have_run_is_not_run_again() -> None:
 def test_worse_and_tail_are_read_from_the_committed_runs() -> None:
     """EMNIST, FedRAW, seed 42: the recall of 44, 45 and 46, and the last five of its curve."""
     out = Path(__file__).parents[1] / "results" / "cpu"
-    (outcome,) = outcomes(out, "cpu", ["beyond-headline"])
+    (outcome,) = outcomes(CellFiles(out), "cpu", ["beyond-headline"])
     row = outcome.row("EMNIST, FedRAW")
     record = row.records[42]
     rare = [record.recall[label] or 0.0 for label in ("44", "45", "46")]

@@ -26,7 +26,7 @@ from fedraw_studies.claims import (
 from fedraw_studies.dynamics import DynamicsResults
 from fedraw_studies.federations import load_federations
 from fedraw_studies.outcomes import Finding, model_copies, outcomes, supporting_outcomes
-from fedraw_studies.plan import key_of, load_artefacts
+from fedraw_studies.plan import key_of, load_artefacts, settings_of
 from fedraw_studies.rules import Verdict
 
 CLAIMS = load_claims()
@@ -46,14 +46,14 @@ Values = Mapping[str, Mapping[str, Sequence[float | None]]]  # by row, by metric
 
 def cell(spec: Spec, seed: int, metrics: Mapping[str, float | None], **parts: Any) -> CellRecord:
     content: dict[str, Any] = {
-        "name": spec.strategy.name, "tail": {}, "recall": {str(i): 10.0 * i for i in range(10)},
+        "tail": {}, "recall": {str(i): 10.0 * i for i in range(10)},
         "confusion": {"3": [0] * 10, "5": [0] * 10}, "influence": {},
-        "curve": [(30, 50.0, 10.0), (60, 60.0, 20.0)], "label_influence": {}, "events": 60,
-        "rejected": {}, "notes": [], "data": {}, "fedraw": "0", "seconds": 36.0, "date": "",
+        "curve": [(30, 50.0, 10.0), (60, 60.0, 20.0)],
+        "data": {}, "fedraw": "0", "seconds": 36.0, "date": "",
         "cores": 2, "machine": "",
     }  # fmt: skip
     return CellRecord(
-        key=key_of(spec), seed=seed, spec=spec.to_dict(), metrics=metrics, **content | parts
+        key=key_of(spec), seed=seed, spec=settings_of(spec), metrics=metrics, **content | parts
     )
 
 
@@ -65,11 +65,11 @@ def write_cells(out: Path, artefact: str, values: Values, scale: Scale = FIVE) -
         for n, seed in enumerate(own.seeds):
             known = {metric: given[n] for metric, given in metrics.items() if n < len(given)}
             if known:
-                cells.write(cell(row.spec, seed, known))
+                cells.write(cell(row.spec, seed, known), "paper")
 
 
 def judged(out: Path, name: str, scale: Scale = FIVE, **options: Any) -> ClaimVerdict:
-    every = judge(outcomes(out, scale), options.get("dynamics"))
+    every = judge(outcomes(CellFiles(out), scale), options.get("dynamics"))
     return next(own for own in every if own.claim.name == name)
 
 
@@ -172,7 +172,7 @@ def test_what_a_server_keeps_is_counted() -> None:
 
 
 def test_nothing_is_run_and_nothing_is_judged(tmp_path: Path) -> None:
-    every = judge(outcomes(tmp_path, FIVE), None)
+    every = judge(outcomes(CellFiles(tmp_path), FIVE), None)
     free = {"memory", "time", "concept", "client-sizes", "few-rare-images", "eleven-updates"}
     free |= {"four-times"}  # need no runs
     for own in every:
@@ -362,7 +362,9 @@ def test_which_label_wins_is_read_off_the_recalls(tmp_path: Path) -> None:
         spread = 50.0 if row.label == "FedRAW" else 5.0
         for n, seed in enumerate(artefact.seeds):
             recall = {str(i): spread * (i == 3) + n for i in range(10)}
-            cells.write(cell(row.spec, seed, {"AvgRare": 1.0, "BufPres": 1.0}, recall=recall))
+            cells.write(
+                cell(row.spec, seed, {"AvgRare": 1.0, "BufPres": 1.0}, recall=recall), "paper"
+            )
     name = "the better recall of the two minus the worse, FedRAW above FedFa"
     own = part(judged(tmp_path, "dogs-as-cats"), name)
     assert own.verdict is Verdict.HOLDS
@@ -370,7 +372,7 @@ def test_which_label_wins_is_read_off_the_recalls(tmp_path: Path) -> None:
 
 
 def strictly(out: Path, name: str) -> ClaimVerdict:
-    every = judge(outcomes(out, FIVE), None, strict=True)
+    every = judge(outcomes(CellFiles(out), FIVE), None, strict=True)
     return next(own for own in every if own.claim.name == name)
 
 
@@ -386,8 +388,10 @@ def test_a_strict_scale_corrects_for_the_number_of_claims(tmp_path: Path) -> Non
     assert first.difference.low < 0 < first.difference.mean
 
 
-def test_claims_that_no_chance_decides_are_not_counted() -> None:
-    by_name = {own.name: own for own in [*outcomes(Path(), FIVE), *supporting_outcomes()]}
+def test_claims_that_no_chance_decides_are_not_counted(tmp_path: Path) -> None:
+    by_name = {
+        own.name: own for own in [*outcomes(CellFiles(tmp_path), FIVE), *supporting_outcomes()]
+    }
     free = [claim for claim in CLAIMS if claim.name in ("memory", "time", "concept")]
     fedfa = [claim for claim in CLAIMS if claim.name == "over-fedfa"]
     assert decided_by_chance(free, by_name) == 0
@@ -403,7 +407,7 @@ def test_a_strict_scale_judges_by_the_last_five_as_well(tmp_path: Path) -> None:
             for n, seed in enumerate(own.seeds):
                 last = {"AvgRare": (high if ahead else low)[n], "GlobalAcc": 70.0}
                 tail = {"AvgRare": (low if ahead else high)[n], "GlobalAcc": 70.0}
-                CellFiles(tmp_path).write(cell(row.spec, seed, last, tail=tail))
+                CellFiles(tmp_path).write(cell(row.spec, seed, last, tail=tail), "paper")
     claim = strictly(tmp_path, "over-fedfa")
     assert (claim.verdict, claim.second) == (Verdict.HOLDS, Verdict.FAILS)
     second = claim.parts[0].second
@@ -438,7 +442,7 @@ def test_a_claim_without_conditions_is_its_parts() -> None:
 
 
 def test_a_scale_judges_the_claims_whose_artefacts_it_has(tmp_path: Path) -> None:
-    judged = judge(outcomes(tmp_path, "ham10000"), None, strict=True)
+    judged = judge(outcomes(CellFiles(tmp_path), "ham10000"), None, strict=True)
     names = [own.claim.name for own in judged]
     assert {"hidden-loss", "buffer-size", "density", "collapse", "misreporting"} <= set(names)
     # Table II is not there, and what needs no runs stands at other scales.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -14,7 +13,7 @@ from fedraw_studies.artefacts import ArtefactRow, Scale, study_file
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.comparisons import NAMES, comparison_markdown
 from fedraw_studies.outcomes import outcomes
-from fedraw_studies.plan import key_of, load_artefacts
+from fedraw_studies.plan import key_of, load_artefacts, settings_of
 
 OUT = Path(__file__).parents[1] / "results" / "cpu"
 SEEDS = (42, 123, 456, 789, 1011)
@@ -23,7 +22,7 @@ Recall = Mapping[str, float | None]
 
 @pytest.fixture(scope="module")
 def lines() -> list[list[str]]:
-    text = comparison_markdown("beyond-goals", outcomes(OUT, "cpu", ["beyond-headline"]))
+    text = comparison_markdown("beyond-goals", outcomes(CellFiles(OUT), "cpu", ["beyond-headline"]))
     assert text is not None
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
@@ -33,9 +32,10 @@ def test_differences_are_seed_by_seed_and_the_better_one_is_taken_for_accuracy(
     lines: list[list[str]],
 ) -> None:
     found = {}
-    for path in OUT.glob("cells/*.json"):
-        cell = json.loads(path.read_text())
-        spec = cell["spec"]
+    for name in (cells := CellFiles(OUT)).names():
+        cell = cells.read(name)
+        assert cell is not None
+        spec = cell.spec
         plain = spec["speeds"]["kind"] == "correlated" and spec["partition"]["clients"] == 30
         usual = spec["data"]["name"] == "emnist" and spec["data"]["size"] == 14
         rare = spec["partition"].get("rare_labels") == [44, 45, 46]
@@ -53,11 +53,11 @@ def test_differences_are_seed_by_seed_and_the_better_one_is_taken_for_accuracy(
             and spec["strategy"].get("floor", 0.0) == 0.0
         )
         if all((plain, usual, rare, per_label, events, own, lr, usual_strategy)):
-            found[cell["name"], cell["seed"]] = cell["metrics"]
+            found[spec["strategy"]["name"], cell.seed] = cell.metrics
     assert len(found) == 15
 
     def values(name: str, metric: str) -> list[float]:
-        return [found[name, seed][metric] for seed in SEEDS]
+        return [found[name, seed][metric] or 0.0 for seed in SEEDS]
 
     emnist = next(row for row in lines if row[:2] == ["EMNIST", "2x"])
     for column, other in ((3, "fedraw"), (4, "ca2fl")):
@@ -83,7 +83,10 @@ def test_a_goal_that_is_missed_says_which(lines: list[list[str]]) -> None:
 
 def test_nothing_is_said_of_nothing(tmp_path: Path) -> None:
     assert (
-        comparison_markdown("beyond-goals", outcomes(tmp_path, "cpu", ["beyond-headline"])) is None
+        comparison_markdown(
+            "beyond-goals", outcomes(CellFiles(tmp_path), "cpu", ["beyond-headline"])
+        )
+        is None
     )
 
 
@@ -92,16 +95,16 @@ def test_the_worse_of_two_like_labels_by_seed(tmp_path: Path) -> None:
     cells = CellFiles(tmp_path)
     for row in headline.rows:
         for seed in SEEDS[:2]:
-            cells.write(cell(row, seed))
+            cells.write(cell(row, seed), "paper")
     rows = {row.label: row for row in pair.rows}
     names = ("plane", "car", "bird", "cat", "deer", "dog")
     for seed, cat, dog in ((42, 10.0, 30.0), (123, 40.0, 20.0)):
         recall = dict.fromkeys(names, 50.0) | {"cat": cat, "dog": dog}
         tail = {"cat": cat + 5, "dog": dog - 5}
-        cells.write(cell(rows["Replay"], seed, recall, tail))
-        cells.write(cell(rows["CA2FL"], seed, recall, tail if seed == 42 else {}))
+        cells.write(cell(rows["Replay"], seed, recall, tail), "paper")
+        cells.write(cell(rows["CA2FL"], seed, recall, tail if seed == 42 else {}), "paper")
     text = comparison_markdown(
-        "beyond-goals", outcomes(tmp_path, "cpu", ["beyond-headline", "beyond-cat-dog"])
+        "beyond-goals", outcomes(CellFiles(tmp_path), "cpu", ["beyond-headline", "beyond-cat-dog"])
     )
     assert text is not None
     # The worse: 10 and 20, or 15 and 15; the better: 30 and 40, or 25 and 45.
@@ -136,9 +139,9 @@ def cell(
     labels = [str(i) for i in range(47)]
     labels += [str(label) for label in row.spec.to_dict()["partition"].get("rare_labels", [])]
     return CellRecord(
-        key=key_of(row.spec), seed=seed, name="", spec=row.spec.to_dict(),
+        key=key_of(row.spec), seed=seed, spec=settings_of(row.spec),
         metrics={"AvgRare": 1.0, "GlobalAcc": 2.0}, tail={"AvgRare": 1.0, "GlobalAcc": 2.0},
         recall=recall or dict.fromkeys(labels, 1.0), recall_tail=tail or {},
-        confusion={}, curve=[], influence={}, label_influence={}, events=1, rejected={}, notes=[],
+        curve=[], influence={},
         data={}, fedraw="", seconds=1.0, date="", cores=1, machine="",
     )  # fmt: skip

@@ -24,7 +24,7 @@ from fedraw_studies.late_results import (
 )
 from fedraw_studies.late_standings import federation, read_standings
 from fedraw_studies.outcomes import outcomes
-from fedraw_studies.plan import key_of, load_artefacts
+from fedraw_studies.plan import key_of, load_artefacts, settings_of
 
 CPU = Scale.named("cpu")
 EVERY, LENGTH = 75, 15_000
@@ -39,21 +39,21 @@ def cell(row: LateRow, seed: int, rare: list[float]) -> CellRecord:
     """A run of 15,000 arrivals, one a second, in which both rare labels have this recall."""
     events = range(EVERY, EVERY * (len(rare) + 1), EVERY)
     content: dict[str, Any] = {
-        "metrics": {}, "tail": {}, "recall": {}, "confusion": {}, "influence": {},
-        "label_influence": {}, "rejected": {}, "notes": [], "data": {}, "fedraw": "0",
+        "metrics": {}, "tail": {}, "recall": {}, "influence": {},
+        "data": {}, "fedraw": "0",
         "seconds": 1.0, "date": "", "cores": 2, "machine": "",
     }  # fmt: skip
     return CellRecord(
-        key=key_of(row.spec), seed=seed, name=row.spec.strategy.name, spec=row.spec.to_dict(),
-        events=LENGTH, curve=[(e, 80.0, v) for e, v in zip(events, rare, strict=True)],
+        key=key_of(row.spec), seed=seed, spec=settings_of(row.spec),
+        curve=[(e, 80.0, v) for e, v in zip(events, rare, strict=True)],
         times=[float(e) for e in events], rare_curves={"8": rare, "9": rare}, **content,
     )  # fmt: skip
 
 
 def result(tmp_path: Path, *cells: CellRecord) -> LateResults:
     for own in cells:
-        CellFiles(tmp_path).write(own)
-    (outcome,) = outcomes(tmp_path, CPU, ["late-digits"])
+        CellFiles(tmp_path).write(own, "paper")
+    (outcome,) = outcomes(CellFiles(tmp_path), CPU, ["late-digits"])
     return late_results("digits", CPU, outcome, read_standings(tmp_path))
 
 
@@ -116,9 +116,9 @@ def test_the_document_names_the_missing_runs_and_the_standing(tmp_path: Path) ->
     standing = {"fedfa": {"8": 0.1, "9": 0.2}, "ca2fl": {"8": 0.4, "9": 0.4}}
     known = {federation(fedfa, 9101): standing}
     (tmp_path / "late-standings.json").write_text(json.dumps(known))
-    CellFiles(tmp_path).write(cell(fedfa, 9101, [0.0] * 100 + [60.0] * 100))
-    CellFiles(tmp_path).write(cell(ca2fl, 9101, [60.0] * 200))
-    text = write_late(outcomes(tmp_path, CPU, LATE), CPU, tmp_path, Machine())
+    CellFiles(tmp_path).write(cell(fedfa, 9101, [0.0] * 100 + [60.0] * 100), "paper")
+    CellFiles(tmp_path).write(cell(ca2fl, 9101, [60.0] * 200), "paper")
+    text = write_late(outcomes(CellFiles(tmp_path), CPU, LATE), CPU, tmp_path, Machine())
     assert "**Unfinished: 118 runs are missing.**" in text
     assert "4 of 4" in text
     assert (tmp_path / "late.md").read_text() == text

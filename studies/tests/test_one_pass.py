@@ -12,7 +12,7 @@ from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.one_pass import OnePassRow, one_pass_rows
 from fedraw_studies.one_pass_render import write_one_pass
 from fedraw_studies.outcomes import outcomes
-from fedraw_studies.plan import key_of, load_artefacts
+from fedraw_studies.plan import key_of, load_artefacts, settings_of
 
 CPU, LEVEL = Scale.named("cpu"), Scale.named("level")
 
@@ -54,16 +54,15 @@ def test_labels_of_rows_are_distinct_and_scales_have_their_own_parts() -> None:
 
 def cell(row: OnePassRow, seed: int, rare: float, final: str | None = None) -> CellRecord:
     content: dict[str, Any] = {
-        "recall": {str(n): 50.0 for n in range(10)}, "confusion": {}, "influence": {},
-        "label_influence": {}, "rejected": {},
-        "notes": [], "data": {}, "fedraw": "0", "seconds": 1.0, "date": "", "cores": 2,
+        "recall": {str(n): 50.0 for n in range(10)}, "influence": {},
+        "data": {}, "fedraw": "0", "seconds": 1.0, "date": "", "cores": 2,
         "machine": "",
     }  # fmt: skip
     metrics = {"GlobalAcc": 90.0, "AvgRare": rare}
     count = 3 if final else 20
     return CellRecord(
-        key=key_of(row.spec), seed=seed, name=row.spec.strategy.name, spec=row.spec.to_dict(),
-        metrics=metrics, tail=metrics, events=count, final=final,
+        key=key_of(row.spec), seed=seed, spec=settings_of(row.spec),
+        metrics=metrics, tail=metrics, final=final,
         curve=[(n + 1, 90.0, rare if n else 0.0) for n in range(count)],
         times=[float(n) for n in range(count)], **content,
     )  # fmt: skip
@@ -74,9 +73,9 @@ def test_the_document_pairs_seeds_and_says_what_was_not_run(tmp_path: Path) -> N
     one, other = rows["digits, 2x, One pass"], rows["digits, 2x, FedAvg, ten times"]
     files = CellFiles(tmp_path)
     for seed, (solved, trained) in {9101: (90, 60), 9102: (92, 70), 9103: (94, 80)}.items():
-        files.write(cell(one, seed, solved, "every member was heard"))
-        files.write(cell(other, seed, trained))
-    text = write_one_pass(outcomes(tmp_path, CPU, ONE_PASS), CPU, tmp_path)
+        files.write(cell(one, seed, solved, "every member was heard"), "paper")
+        files.write(cell(other, seed, trained), "paper")
+    text = write_one_pass(outcomes(CellFiles(tmp_path), CPU, ONE_PASS), CPU, tmp_path)
     line = {part[3].strip(): [own.strip() for own in part[4:-1]]
             for part in (own.split("|") for own in text.splitlines())
             if len(part) > 5 and part[2].strip() == "2x"}  # fmt: skip

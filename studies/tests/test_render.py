@@ -16,7 +16,7 @@ from tests.cli.command import fedraw
 from fedraw.errors import BadInput
 from fedraw_studies.arena_render import write_arena
 from fedraw_studies.artefacts import ARENA, EVERY, LATE, NAMES, ONE_PASS, Basis, PaperValue, Scale
-from fedraw_studies.cells import CellFiles, CellRecord
+from fedraw_studies.cells import CellFiles, CellRecord, line_of
 from fedraw_studies.claims import Claim, ClaimVerdict, Part, PartVerdict, judge
 from fedraw_studies.comparisons import comparison_markdown
 from fedraw_studies.dynamics import DynamicsResults
@@ -25,12 +25,13 @@ from fedraw_studies.figures import study_figures, write_figures
 from fedraw_studies.late_render import write_late
 from fedraw_studies.one_pass_render import write_one_pass
 from fedraw_studies.outcomes import Finding, outcomes
-from fedraw_studies.plan import key_of, load_artefacts
+from fedraw_studies.plan import key_of, load_artefacts, settings_of
 from fedraw_studies.render import (
     BEGIN,
     END,
     fill_block,
     fill_includes,
+    section_of,
     tally,
     verdicts_markdown,
     write_block,
@@ -48,7 +49,7 @@ FIGURES = {
 
 def write_cells(out: Path, scale: Scale, skip: tuple[str, ...] = ()) -> None:
     """Every cell of a scale, with numbers that differ from row to row and seed to seed."""
-    cells = CellFiles(out)
+    records: dict[str, CellRecord] = {}
     for artefact in load_artefacts([name for name in NAMES if name not in skip], scale):
         if artefact.basis is not Basis.RUNS:
             continue
@@ -60,17 +61,18 @@ def write_cells(out: Path, scale: Scale, skip: tuple[str, ...] = ()) -> None:
                 metrics |= {"GlobalAcc": 70 + m / 10, "AvgRare": level, "Worst10": level}
                 metrics |= {"BufPres": level, "MacroF1": level, "RareF1": level, "RareF2": level}
                 metrics |= {"LocalRare": level, "LocalCommon": level, "MeanClient": level}
-                cells.write(
-                    CellRecord(
-                        key=key_of(row.spec), seed=seed, name=row.method, spec=row.spec.to_dict(),
-                        metrics=metrics, tail={"AvgRare": level / 2},
-                        recall={str(i): 9.0 * i for i in range(10)},
-                        confusion={str(label): [0] * 10 for label in rare},
-                        curve=[(30, 40.0, 1.0), (150, 70.0, level)], influence={},
-                        label_influence={}, events=150, rejected={}, notes=[], data={}, fedraw="0",
-                        seconds=1.0, date="", cores=1, machine="",
-                    )
+                record = CellRecord(
+                    key=key_of(row.spec), seed=seed, spec=settings_of(row.spec),
+                    metrics=metrics, tail={"AvgRare": level / 2},
+                    recall={str(i): 9.0 * i for i in range(10)},
+                    confusion={str(label): [0] * 10 for label in rare},
+                    curve=[(30, 40.0, 1.0), (150, 70.0, level)], influence={},
+                    data={}, fedraw="0", seconds=1.0, date="", cores=1, machine="",
                 )  # fmt: skip
+                records[record.name] = record
+    cells = CellFiles(out)
+    for record in records.values():
+        cells.write(record, "paper")
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +103,7 @@ def test_verdicts_figures_and_tables_without_data_or_training(whole: Path) -> No
 
 def test_the_last_model_beside_the_mean_of_the_last_five(tmp_path: Path) -> None:
     write_cells(tmp_path, THREE, skip=tuple(name for name in NAMES if name != "table2"))
-    text = comparison_markdown("steady", outcomes(tmp_path, THREE))
+    text = comparison_markdown("steady", outcomes(CellFiles(tmp_path), THREE))
     assert text is not None
     # write_cells: a row's level is 10 + 3 · its place, and its tail half of that; on EMNIST FedFa
     # stands a row above FedRAW, so the differences are 3 and 1.5 for every seed.
@@ -132,9 +134,9 @@ def test_tables_of_a_scale_go_between_their_markers(tmp_path: Path) -> None:
 
 def test_it_is_the_same_again(whole: Path, tmp_path: Path) -> None:
     out = whole / "results" / "smoke"
-    every = outcomes(out, SMOKE)
+    every = outcomes(CellFiles(out), SMOKE)
     first = write_figures(every, tmp_path / "a")
-    second = write_figures(outcomes(out, SMOKE), tmp_path / "b")
+    second = write_figures(outcomes(CellFiles(out), SMOKE), tmp_path / "b")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
     assert verdicts_markdown(judge(every, None), every) == verdicts_markdown(
         judge(every, None), every
@@ -142,7 +144,7 @@ def test_it_is_the_same_again(whole: Path, tmp_path: Path) -> None:
 
 
 def test_figures_are_whole_and_say_what_they_show(whole: Path, tmp_path: Path) -> None:
-    paths = write_figures(outcomes(whole / "results" / "smoke", SMOKE), tmp_path)
+    paths = write_figures(outcomes(CellFiles(whole / "results" / "smoke"), SMOKE), tmp_path)
     assert {path.stem for path in paths} == FIGURES
     for path in paths:
         root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
@@ -161,22 +163,22 @@ def test_figures_are_whole_and_say_what_they_show(whole: Path, tmp_path: Path) -
 
 
 def test_figures_of_what_is_begun_and_no_others(tmp_path: Path) -> None:
-    assert study_figures(outcomes(tmp_path, SMOKE)) == []
+    assert study_figures(outcomes(CellFiles(tmp_path), SMOKE)) == []
     (artefact,) = load_artefacts(["s9"], SMOKE)
     record = CellRecord(
-        key=key_of(artefact.rows[0].spec), seed=42, name="", spec=artefact.rows[0].spec.to_dict(),
-        metrics={"AvgRare": None, "GlobalAcc": 50.0}, tail={}, recall={}, confusion={}, curve=[],
-        influence={}, label_influence={}, events=1, rejected={}, notes=[], data={}, fedraw="",
+        key=key_of(artefact.rows[0].spec), seed=42, spec=settings_of(artefact.rows[0].spec),
+        metrics={"AvgRare": None, "GlobalAcc": 50.0}, tail={}, recall={}, curve=[],
+        influence={}, data={}, fedraw="",
         seconds=1.0, date="", cores=1, machine="",
     )  # fmt: skip
-    CellFiles(tmp_path).write(record)
-    (path,) = write_figures(outcomes(tmp_path, SMOKE), tmp_path / "figures")
+    CellFiles(tmp_path).write(record, "paper")
+    (path,) = write_figures(outcomes(CellFiles(tmp_path), SMOKE), tmp_path / "figures")
     assert path.name == "s9.svg"
 
 
 def test_partial_results_say_so(tmp_path: Path) -> None:
     write_cells(tmp_path, THREE, skip=("table2", "fig3", "s11", "table3"))
-    every = outcomes(tmp_path, THREE)
+    every = outcomes(CellFiles(tmp_path), THREE)
     text = verdicts_markdown(judge(every, None), every)
     assert "These results are partial" in text.replace("\n", " ")
     # On EMNIST other tables have both rows; of HAM10000 there is nothing but these.
@@ -185,7 +187,7 @@ def test_partial_results_say_so(tmp_path: Path) -> None:
 
 
 def test_verdicts_speak_of_the_papers_data_sets_only(tmp_path: Path) -> None:
-    every = outcomes(tmp_path, THREE, [*NAMES, "evidence-drift"])
+    every = outcomes(CellFiles(tmp_path), THREE, [*NAMES, "evidence-drift"])
     assert "Digits" in every[-1].artefact.reductions
     assert "Digits" not in verdicts_markdown(judge(every, None), every)
 
@@ -202,7 +204,7 @@ def test_names_with_pipes_and_markup_stay_text(tmp_path: Path) -> None:
         Claim("x", nasty, nasty, (part,), note=nasty, headline=True),
         (PartVerdict(part, Verdict.NOT_COMPARABLE, nasty, nasty, nasty),),
     )
-    every = outcomes(tmp_path, SMOKE)
+    every = outcomes(CellFiles(tmp_path), SMOKE)
     text = verdicts_markdown([own], every)
     assert "<script>" not in text
     assert {len(row) for row in table_rows(text)} == {4}
@@ -210,7 +212,7 @@ def test_names_with_pipes_and_markup_stay_text(tmp_path: Path) -> None:
 
 
 def test_every_table_has_as_many_cells_as_its_head(whole: Path) -> None:
-    every = outcomes(whole / "results" / "smoke", SMOKE)
+    every = outcomes(CellFiles(whole / "results" / "smoke"), SMOKE)
     assert {len(row) for row in table_rows(verdicts_markdown(judge(every, None), every))} == {4}
 
 
@@ -218,21 +220,21 @@ def test_a_document_keeps_all_but_the_block(whole: Path, tmp_path: Path) -> None
     docs = tmp_path / "story.md"
     docs.write_text(f"before\n{BEGIN}\nformer text\n{END}\nafter\n", encoding="utf-8")
     out = whole / "results" / "smoke"
-    write_block(docs, outcomes(out, SMOKE), out)
+    write_block(docs, outcomes(CellFiles(out), SMOKE), out)
     once = docs.read_text(encoding="utf-8")
     assert once.startswith(f"before\n{BEGIN}\n")
     assert once.endswith(f"{END}\nafter\n")
     assert "former text" not in once
     assert "### FedRAW has a higher AvgRare than FedFa" in once
-    write_block(docs, outcomes(out, SMOKE), out)
+    write_block(docs, outcomes(CellFiles(out), SMOKE), out)
     assert docs.read_text(encoding="utf-8") == once
 
 
 def test_a_document_without_markers_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="put both markers"):
-        fill_block(f"only {BEGIN}", [], outcomes(tmp_path, SMOKE))
+        fill_block(f"only {BEGIN}", [], outcomes(CellFiles(tmp_path), SMOKE))
     with pytest.raises(BadInput, match="cannot use"):
-        write_block(tmp_path / "absent.md", outcomes(tmp_path, SMOKE), tmp_path)
+        write_block(tmp_path / "absent.md", outcomes(CellFiles(tmp_path), SMOKE), tmp_path)
     (tmp_path / "plain.md").write_text("a page\n")
     done = fedraw("reproduce", "fig1", "--scale", "smoke", "--docs", "plain.md", cwd=tmp_path)
     assert done.returncode == 2
@@ -253,12 +255,12 @@ def test_verdicts_of_all_scales_stay_where_only_one_is_at_hand(whole: Path, tmp_
 
 
 def test_without_a_run_there_are_no_verdicts(tmp_path: Path) -> None:
-    content = write_documents(outcomes(tmp_path, SMOKE), "smoke", tmp_path)
+    content = write_documents(outcomes(CellFiles(tmp_path), SMOKE), "smoke", tmp_path)
     assert not (tmp_path / "verdicts.md").exists()
     assert "not run yet" in tally(content["claims"])
     done = fedraw("reproduce", "--scale", "smoke", "--render", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "no finished runs in results/smoke/cells" in done.stderr
+    assert "no finished runs in results/smoke" in done.stderr
 
 
 @pytest.mark.parametrize("other", ["--dry-run", "--force"])
@@ -283,19 +285,37 @@ def test_a_run_ends_with_verdicts_and_figures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", ["cpu", "level", "ham10000"])
-def test_the_committed_documents_are_what_their_cells_say(scale: str, tmp_path: Path) -> None:
-    committed = Path(__file__).parents[1] / "results" / scale
+def test_the_committed_documents_are_what_their_runs_say(scale: str, tmp_path: Path) -> None:
+    committed, own = Path(__file__).parents[1] / "results" / scale, Scale.named(scale)
+    cells = CellFiles(committed)
     if (committed / "dynamics.json").exists():
         copy(committed / "dynamics.json", tmp_path)
     # Ours share runs with the paper's, so some have begun that nobody asked for.
-    asked = [name for name in EVERY if name in NAMES or (committed / f"{name}.md").exists()]
-    write_documents(outcomes(committed, scale, asked), scale, tmp_path)
+    asked = [name for name in EVERY if name in NAMES or section_of(name, committed)]
+    write_documents(outcomes(cells, own, asked), scale, tmp_path)
     if (committed / "arena.md").exists():
-        write_arena(outcomes(committed, scale, ARENA), Scale.named(scale), tmp_path)
+        write_arena(outcomes(cells, own, ARENA), own, tmp_path)
     if (committed / "late.md").exists():
         copy(committed / "late-standings.json", tmp_path)
-        write_late(outcomes(committed, scale, LATE), Scale.named(scale), tmp_path, Machine())
+        write_late(outcomes(cells, own, LATE), own, tmp_path, Machine())
     if (committed / "one-pass.md").exists():
-        write_one_pass(outcomes(committed, scale, ONE_PASS), Scale.named(scale), tmp_path)
+        write_one_pass(outcomes(cells, own, ONE_PASS), own, tmp_path)
     written = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.glob("*.md")}
     assert written == {p.name: p.read_text(encoding="utf-8") for p in committed.glob("*.md")}
+
+
+@pytest.mark.parametrize("scale", ["cpu", "level", "ham10000"])
+def test_the_committed_runs_are_sorted_whole_and_each_there_once(
+    scale: str, tmp_path: Path
+) -> None:
+    committed = Path(__file__).parents[1] / "results" / scale
+    for path in committed.glob("*.jsonl"):
+        copy(path, tmp_path)
+    cells = CellFiles(tmp_path)
+    cells.tidy()
+    for path in committed.glob("*.jsonl"):
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes(), f"sort {path}"
+        for line in path.read_bytes().splitlines(keepends=True):
+            record = cells.read("{key}-{seed}".format(**json.loads(line)))
+            assert record is not None
+            assert line_of(record) == line

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
@@ -18,6 +18,8 @@ from tests.cli.command import fedraw
 from fedraw_studies.artefacts import BEYOND, EVIDENCE, NAMES
 from fedraw_studies.cells import CellFiles
 from fedraw_studies.execute import Workspace
+from fedraw_studies.plan import key_of_settings
+from fedraw_studies.render import section_of
 
 
 def test_dynamics_prints_json_and_writes_both_forms(tmp_path: Path) -> None:
@@ -125,9 +127,7 @@ def test_a_second_reproduction_of_one_folder_is_refused_and_one_of_another_runs(
         done = fedraw("reproduce", "fig1", "--scale", "smoke", *elsewhere, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
     assert not (out / "runs").exists()
-    assert {path.name for path in (tmp_path / "other" / "cells").iterdir()} == set(
-        cells_of(finished)
-    )
+    assert CellFiles(tmp_path / "other").names() == set(runs_of(finished))
 
 
 def test_a_scale_without_an_artefact_says_which_it_has(tmp_path: Path) -> None:
@@ -149,24 +149,23 @@ def test_two_artefacts_from_nothing_to_tables_and_never_again(tmp_path: Path) ->
     assert "| 20x, FedRAW | paper |" in done.stdout
     assert "# Figure 2" in done.stdout
     out = tmp_path / "results" / "smoke"
-    cells = {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
-    assert len(cells) == 6
+    stored = (out / "paper.jsonl").read_text()
+    assert len(runs_of(tmp_path)) == 6
     assert not (tmp_path / "results" / "smoke" / "runs").exists()
-    assert (out / "table4.md").read_text() in done.stdout
+    assert (section_of("table4", out) or "absent") in done.stdout
     again = fedraw(*command, "--json", cwd=tmp_path)
     assert "table4         6      0" in again.stderr
     assert "nothing: all are finished" in again.stderr
     document = json.loads(again.stdout)
     assert [own["name"] for own in document["artefacts"]] == ["fig2", "table4"]
-    assert {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()} == cells
-    # Two of S9's twelve runs are Table IV's; a cell of settings that are gone is left alone.
-    (out / "cells" / "0123456789ab-42.json").write_text("{}")
+    assert (out / "paper.jsonl").read_text() == stored
+    # Two of S9's twelve runs are Table IV's; a run of settings that are gone is left alone.
+    gone = with_other_buffer(json.loads(stored.splitlines()[0]))
+    (out / "paper.jsonl").write_text(f"{stored}{json.dumps(gone)}\n")
     dry = fedraw("reproduce", "s9", "--scale", "smoke", "--dry-run", cwd=tmp_path)
     assert "s9            12     10" in dry.stderr
-    assert (
-        "1 cell file in results/smoke/cells with settings that scale smoke does not have"
-        in dry.stderr
-    )
+    told = "results/smoke: 1 finished run has settings that no artefact of its study has at scale"
+    assert f"{told} smoke" in dry.stderr
 
 
 @pytest.fixture(scope="module")
@@ -178,24 +177,57 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_damaged_cell_stops_the_plan_before_it_starts(finished: Path, tmp_path: Path) -> None:
+def test_a_damaged_line_stops_the_plan_before_it_starts(finished: Path, tmp_path: Path) -> None:
     copytree(finished, tmp_path, dirs_exist_ok=True)
     command = ("reproduce", "fig1", "--scale", "smoke")
-    path = next((tmp_path / "results" / "smoke" / "cells").iterdir())
-    path.write_text(path.read_text()[:500])
-    done = fedraw(*command, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"{path.name} cannot be used" in done.stderr
-    # Another artefact tells it and goes on.
-    other = fedraw("reproduce", "fig2", "--scale", "smoke", cwd=tmp_path)
-    assert other.returncode == 0
-    assert f"{path.name} cannot be used" in other.stderr
-    assert fedraw(*command, "--force", cwd=tmp_path).returncode == 0
-    assert cells_of(tmp_path) == cells_of(finished)
+    path = tmp_path / "results" / "smoke" / "paper.jsonl"
+    first, *others = lines_of(tmp_path)
+    path.write_text("".join([first[:500] + "\n", *others]))
+    for option in ((), ("--dry-run",), ("--force",)):
+        done = fedraw(*command, *option, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "results/smoke/paper.jsonl, line 1 cannot be used" in done.stderr
+    rendered = fedraw(*command, "--render", cwd=tmp_path)
+    assert rendered.returncode == 0
+    assert "results/smoke/paper.jsonl, line 1 cannot be used" in rendered.stderr
+    path.write_text("".join(others))
+    assert fedraw(*command, cwd=tmp_path).returncode == 0
+    assert runs_of(tmp_path) == runs_of(finished)
 
 
-def without_clock(cell: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in cell.items() if key not in ("seconds", "date")}
+def test_finished_runs_of_version_0_2_are_imported_and_not_run_again(
+    finished: Path, tmp_path: Path
+) -> None:
+    out, cells = tmp_path / "results" / "smoke", tmp_path / "results" / "smoke" / "cells"
+    cells.mkdir(parents=True)
+    for name, run in runs_of(finished).items():
+        timed = {**run, "seconds": 1.0, "date": "2026-01-01"}
+        spec = {**run["spec"], "run": {**run["spec"]["run"], "seeds": [run["seed"]]}}
+        old = {"format": 1, "name": "fedfa", "events": 30, "label_influence": {}, "notes": []}
+        (cells / f"{name}.json").write_text(json.dumps({**old, **timed, "spec": spec}))
+    command = ("reproduce", "fig1", "--scale", "smoke", "--json")
+    refused = fedraw(*command, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "python tools/import_cells.py results/smoke/cells results/smoke'" in refused.stderr
+    tool = Path(__file__).parents[2] / "tools" / "import_cells.py"
+    for imported in (3, 0):
+        done = subprocess.run(
+            [sys.executable, tool, cells, out], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.startswith(f"{imported} of 3 runs imported")
+    assert runs_of(tmp_path) == runs_of(finished)
+    rmtree(cells)
+    again = fedraw(*command, cwd=tmp_path)
+    assert json.loads(again.stdout)["run"]["reused"] == 3
+
+
+def with_other_buffer(run: dict[str, Any]) -> dict[str, Any]:
+    run["spec"]["strategy"]["buffer"] = 9
+    return {**run, "key": key_of_settings(run["spec"])}
+
+
+def without_clock(run: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in run.items() if key not in ("seconds", "date")}
 
 
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
@@ -217,34 +249,46 @@ def wait_until(holds: Callable[[], bool], process: subprocess.Popen[str]) -> Non
         time.sleep(0.005)
 
 
-def cells_of(folder: Path) -> dict[str, dict[str, Any]]:
-    files = (folder / "results" / "smoke" / "cells").glob("*.json")
-    return {path.name: without_clock(json.loads(path.read_text())) for path in files}
+def lines_of(folder: Path) -> list[str]:
+    """The complete lines of the file of finished runs, in the order of the file."""
+    path = folder / "results" / "smoke" / "paper.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [line for line in lines if line.endswith("\n")]
+
+
+def runs_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """The finished runs by name; none stands twice."""
+    runs = [without_clock(json.loads(line)) for line in lines_of(folder)]
+    by_name = {f"{run['key']}-{run['seed']}": run for run in runs}
+    assert len(by_name) == len(runs)
+    return by_name
 
 
 def is_in_its_second_run(folder: Path) -> bool:
-    """One cell is written, and the run after it has a checkpoint."""
+    """One run is finished, and the run after it has a checkpoint."""
     under_way = folder / "results" / "smoke" / "runs"
-    return len(cells_of(folder)) == 1 and any(under_way.glob("*/checkpoint/0*"))
+    return len(lines_of(folder)) == 1 and any(under_way.glob("*/checkpoint/0*"))
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_of_a_plan_it_goes_on_to_the_same_cells(
+def test_killed_in_the_middle_of_a_plan_it_goes_on_to_the_same_runs(
     finished: Path, tmp_path: Path
 ) -> None:
     process = start(tmp_path, "--jobs", "1")
     wait_until(lambda: is_in_its_second_run(tmp_path), process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    (first,) = (tmp_path / "results" / "smoke" / "cells").glob("*.json")
-    written = first.stat().st_mtime_ns
+    (first,) = lines_of(tmp_path)
     assert len(list((tmp_path / "results" / "smoke" / "runs").glob("*/events.jsonl"))) == 1
+    with (tmp_path / "results" / "smoke" / "paper.jsonl").open("a") as file:
+        file.write(first[:300])  # killed while it appended the second run
     process = start(tmp_path, "--jobs", "2")
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
-    assert first.stat().st_mtime_ns == written
+    assert first in lines_of(tmp_path)
+    assert list(runs_of(tmp_path)) == sorted(runs_of(tmp_path))
     assert not (tmp_path / "results" / "smoke" / "runs").exists()
-    assert cells_of(tmp_path) == cells_of(finished)
+    assert runs_of(tmp_path) == runs_of(finished)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +309,7 @@ def test_asked_to_stop_it_says_how_far_it_came(
     assert "Traceback" not in errors
     done = fedraw("reproduce", "fig1", "--scale", "smoke", "--jobs", 1, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert cells_of(tmp_path) == cells_of(finished)
+    assert runs_of(tmp_path) == runs_of(finished)
 
 
 @pytest.mark.slow
@@ -276,7 +320,8 @@ def test_the_whole_paper_on_embedded_data(tmp_path: Path) -> None:
     summary = json.loads((out / "summary.json").read_text())
     assert [own["name"] for own in summary["artefacts"]] == list(NAMES)
     assert all(own["complete"] for own in summary["artefacts"])
-    assert {path.stem for path in out.glob("*.md")} == {*NAMES, "dynamics", "verdicts"}
+    assert all(section_of(name, out) for name in NAMES)
+    assert {"paper", "dynamics", "verdicts"} <= {path.stem for path in out.glob("*.md")}
 
 
 @pytest.mark.slow
@@ -284,8 +329,9 @@ def test_a_group_stands_for_its_tables_and_the_paper_s_are_not_begun_by_it(tmp_p
     done = fedraw("reproduce", "beyond-rates", "evidence-drift", "--scale", "smoke", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "results" / "smoke"
-    assert {"beyond-rates", "evidence-drift"} <= {path.stem for path in out.glob("*.md")}
-    assert not (out / "beyond-headline.md").exists(), "it shares a run, and nobody asked for it"
+    assert section_of("beyond-rates", out)
+    assert section_of("evidence-drift", out)
+    assert section_of("beyond-headline", out) is None, "it shares a run, and nobody asked for it"
     known = fedraw("reproduce", "evidence", "--scale", "smoke", "--dry-run", cwd=tmp_path)
     assert all(name in known.stderr for name in EVIDENCE)
 

@@ -77,7 +77,7 @@ def test_an_installed_command_runs(installed: Path, studies: Path) -> None:
     done = fedraw_with(*paths, cwd=studies, words=("reproduce", "fig2", "--scale", "smoke"))
     assert done.returncode == 0, done.stderr
     assert "a buffer of five with one rare client" in done.stdout
-    assert (studies / "results/smoke/fig2.md").exists()
+    assert (studies / "results/smoke/paper.md").exists()
 
 
 def test_a_command_is_listed_without_being_imported(installed: Path, studies: Path) -> None:

@@ -1,7 +1,8 @@
 """This version reads the folders that the previous version wrote.
 
-`previous_release/` was written by commit 8fbc905 (`tests/server/engine.py`: FedRAW(buffer=3), 14
-updates accepted, then killed), before logs had several files. Such a folder is never written again.
+`previous_release.tar.xz` has a folder that commit 8fbc905 wrote (`tests/server/engine.py`:
+FedRAW(buffer=3), 14 updates accepted, then killed), before logs had several files. Such a folder is
+never written again.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from tests.server.conftest import MakeEngine
 
 from fedraw.strategies.fedraw import FedRAW
 
-PREVIOUS = Path(__file__).parent / "previous_release"
+PREVIOUS = Path(__file__).parent / "previous_release.tar.xz"
 
 
 def test_a_folder_of_the_previous_release_continues(
     make_engine: MakeEngine, tmp_path: Path
 ) -> None:
-    shutil.copytree(PREVIOUS / "federation", tmp_path / "federation")
-    expected = json.loads((PREVIOUS / "expected.json").read_text(encoding="utf-8"))
+    shutil.unpack_archive(PREVIOUS, tmp_path)
+    expected = json.loads((tmp_path / "expected.json").read_text(encoding="utf-8"))
     engine = make_engine(FedRAW(buffer=3), snapshot_every=3.0, log_segment=2000)
     state = engine.coordinator._store.strategy_state
     assert engine.coordinator.accepted == expected["accepted"]

@@ -45,6 +45,18 @@ LATE_DATASETS = ("digits", "ham10000", "isic2019", "emnist")
 LATE = ("late-demo", *(f"late-{dataset}" for dataset in LATE_DATASETS))
 # One pass against methods that train; one_pass.py has the artefacts.
 ONE_PASS = tuple(f"one-pass-{part}" for part in (*LATE_DATASETS, "small", "level", "full"))
+# The name of a group selects all of its artefacts.
+GROUPS = {
+    "beyond": BEYOND,
+    "evidence": EVIDENCE,
+    "open": OPEN,
+    "arena": ARENA,
+    "late": LATE,
+    "one-pass": ONE_PASS,
+}
+# Each study has a file of finished runs and a document. Artefacts without a group belong to the
+# first study.
+STUDIES = ("paper", *GROUPS)
 EVERY = (*NAMES, *BEYOND, *EVIDENCE, *OPEN, *CHOICES)
 # Claims refer to these; they have no table.
 SUPPORTING = ("server-state", "benchmark")
@@ -57,6 +69,15 @@ WHY_NOT_PRINTED = "the paper prints no value"
 _OF_SCALE = ("seeds", "headline_seeds", "sweep_seeds", "dynamics_seeds", "strict", "artefacts")
 _PAPERS_ONE_SEED = (42,)
 DYNAMICS_SEEDS = 30
+
+
+def study_of(artefact: str) -> str:
+    """Return the study of an artefact or a comparison, by the beginning of its name.
+
+    >>> study_of("table2"), study_of("arena-digits-tuning"), study_of("beyond-goals")
+    ('paper', 'arena', 'beyond')
+    """
+    return next((group for group in GROUPS if artefact.startswith(f"{group}-")), STUDIES[0])
 
 
 @dataclass(frozen=True)

@@ -1,61 +1,76 @@
-"""Cells: each finished run as one small file, `OUT/cells/<key>-<seed>.json`."""
+"""Cells: finished runs, one line of JSON each, in one file for each study, `OUT/<study>.jsonl`.
+
+A run that several studies share stands once, in the file of the study under which it ran. Readers
+therefore look into the files of all studies.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedraw.core.text import several
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import EvaluationRecord, StartRecord
 from fedraw.experiment.run_folder import RunFolder
-from fedraw.experiment.spec import Spec
-from fedraw.storage.files import atomic_write
-from fedraw_studies.plan import Planned, key_of
+from fedraw.storage.files import atomic_write, sync
+from fedraw_studies.artefacts import STUDIES
+from fedraw_studies.plan import Planned, key_of_settings, settings_of
 
-FORMAT = 1
 # Decimals of a curve's percentages, and of all other fractions.
 _CURVE_DECIMALS, _DECIMALS = 2, 6
 
 
 @dataclass(frozen=True)
 class CellRecord:
-    """The stored part of a run: enough for all tables and figures, and small enough to commit."""
+    """The stored part of a run: enough for all tables and figures, and small enough to commit.
+
+    A line leaves out fields that have their defaults, and what follows from others: the influence
+    of a label from that of the clients and their labels, the name of a run from its settings.
+    """
 
     key: str
     seed: int
-    name: str
-    spec: Mapping[str, Any]
+    spec: Mapping[str, Any]  # the settings that its key is made of
     metrics: Mapping[str, float | None]  # of the last model
     tail: Mapping[str, float | None]  # the mean of the last five evaluations
     recall: Mapping[str, float | None]  # by label, in the order of the labels
-    confusion: Mapping[str, Sequence[int]]  # the rows of the rare labels
     curve: Sequence[tuple[int, float | None, float | None]]  # event, GlobalAcc, AvgRare
-    influence: Mapping[str, float]
-    label_influence: Mapping[str, Mapping[str, float]]
-    events: int
-    rejected: Mapping[str, int]
-    notes: Sequence[str]
+    influence: Mapping[str, float]  # by client
     data: Mapping[str, Any]  # the number of samples and their fingerprint
     fedraw: str
     seconds: float
     date: str
     cores: int | None
     machine: str
-    # The mean of the last five evaluations, by rare label; older cells do not have it.
+    confusion: Mapping[str, Sequence[int]] = field(default_factory=dict)  # rows of the rare labels
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    notes: Sequence[str] = field(default_factory=list)
+    # The mean of the last five evaluations, by rare label; the oldest runs do not have it.
     recall_tail: Mapping[str, float | None] = field(default_factory=dict)
-    # By evaluation: the virtual time, and the recall of each rare label; older cells have neither.
+    # By evaluation: the virtual time, and the recall of each rare label; older runs have neither.
     times: Sequence[float] = field(default_factory=list)
     rare_curves: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    # Why the last model could not change any more; older cells do not have it.
+    # Why the last model could not change any more; older runs do not have it.
     final: str | None = None
     # Metrics of the serving average, if the spec asks for one.
     serving: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the run: its key and its seed."""
+        return f"{self.key}-{self.seed}"
+
+    @property
+    def events(self) -> int:
+        """The number of its events; the last model is always evaluated."""
+        return self.curve[-1][0]
 
     @property
     def rare_labels(self) -> tuple[str, ...]:
@@ -64,36 +79,126 @@ class CellRecord:
         return tuple(labels[i] for i in _rare(self.spec, labels))
 
 
+# The fields that every line has.
+_NEEDED = tuple(
+    own.name
+    for own in fields(CellRecord)
+    if own.default is MISSING and own.default_factory is MISSING
+)
+
+
+class _Line(NamedTuple):
+    """A line of a file, with its run or the reason why it cannot be used."""
+
+    path: Path
+    text: bytes
+    found: CellRecord | str
+
+
 class CellFiles:
-    """The folder of finished cells."""
+    """The finished runs of a folder.
+
+    A command appends the line of each run as soon as it is finished, and sorts the lines when it
+    starts and when it ends. A process that is killed while it appends leaves an incomplete last
+    line. Readers ignore that line and sorting drops it. Its run folder is still there, because it
+    is removed only when the line is on the disk, so that the run is not lost.
+    """
 
     def __init__(self, out: Path) -> None:
-        self.folder = out / "cells"
+        self.out = out
+        self._cells: dict[str, CellRecord] | None = None  # None: not read yet
+        self._paths: dict[str, Path] = {}
+        self._damage: list[str] = []
 
-    def path(self, name: str) -> Path:
-        """Return the file of a cell."""
-        return self.folder / f"{name}.json"
+    def path(self, study: str) -> Path:
+        """Return the file of a study."""
+        return self.out / f"{study}.jsonl"
+
+    def names(self, *studies: str) -> set[str]:
+        """Return the names of all finished runs, or of those in the files of these studies."""
+        wanted = set(map(self.path, studies or STUDIES))
+        return {name for name in self._read() if self._paths[name] in wanted}
 
     def read(self, name: str) -> CellRecord | None:
-        """Return a cell, or None if there is none; a damaged cell raises BadInput."""
-        path = self.path(name)
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except (OSError, ValueError, RecursionError) as problem:
-            raise _damaged(path, str(problem)) from None
-        return _record(path, content)
+        """Return a finished run, or None if there is none."""
+        return self._read().get(name)
 
-    def write(self, record: CellRecord) -> None:
-        """Write a cell atomically, so that an existing file is complete."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.path(f"{record.key}-{record.seed}")
-        atomic_write(path, _text(record).encode())
+    def damage(self) -> list[str]:
+        """Return a message about each line that cannot be used."""
+        self._read()
+        return self._damage
 
-    def names(self) -> set[str]:
-        """Return the names of all cells."""
-        return {path.stem for path in self.folder.glob("*.json")}
+    def refuse_damage(self) -> None:
+        """Raise BadInput if a line cannot be used."""
+        if damage := self.damage():
+            raise BadInput("\n".join(damage))
+
+    def write(self, record: CellRecord, study: str) -> None:
+        """Append a run to the file of a study; the run is on the disk when this returns."""
+        cells = self._read()
+        if record.name in cells:
+            raise ValueError(f"the run {record.name} is in {self.out} already")
+        path = self.path(study)
+        self.out.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as file:
+            before, rest = file.tell(), line_of(record)
+            try:
+                while rest:
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            except OSError:  # such as a full disk
+                file.truncate(before)
+                raise
+        if before == 0:
+            sync(self.out)
+        cells[record.name], self._paths[record.name] = record, path
+
+    def tidy(self) -> None:
+        """Read the files again, and sort their lines by key and seed; call it before writing.
+
+        A damaged line raises BadInput.
+        """
+        lines = list(self._lines())
+        self._keep(lines)
+        self.refuse_damage()
+        for path in filter(Path.exists, map(self.path, STUDIES)):
+            text = b"".join(_sorted(line for line in lines if line.path == path))
+            if text != path.read_bytes():
+                atomic_write(path, text)
+
+    def _read(self) -> dict[str, CellRecord]:
+        return self._keep(self._lines()) if self._cells is None else self._cells
+
+    def _keep(self, lines: Iterable[_Line]) -> dict[str, CellRecord]:
+        self._cells, self._paths, self._damage = {}, {}, []
+        for line in lines:
+            if isinstance(line.found, CellRecord):
+                self._cells[line.found.name] = line.found
+                self._paths[line.found.name] = line.path
+            else:
+                self._damage.append(line.found)
+        return self._cells
+
+    def _lines(self) -> Iterator[_Line]:
+        """Yield the lines of all files; of equal lines the first, and no incomplete last line."""
+        known: dict[str, tuple[str, bytes]] = {}
+        for path in map(self.path, STUDIES):
+            for number, text in enumerate(_split(path), 1):
+                where = f"{path}, line {number}"
+                try:
+                    found: CellRecord | str = _record(text)
+                except BadInput as problem:
+                    found = f"{where} cannot be used: {problem}; restore or delete the line"
+                if isinstance(found, CellRecord):
+                    before, same = known.setdefault(found.name, (where, text))
+                    if before != where and same == text:
+                        continue
+                    if before != where:
+                        found = (
+                            f"{where} and {before} have different results of the same run, "
+                            f"{found.name}; delete one of these lines"
+                        )
+                yield _Line(path, text, found)
 
 
 def record_of(planned: Planned, folder: Path) -> CellRecord:
@@ -102,7 +207,7 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
     summary, _ = run.read_results(None)
     timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
     records = [r for r in read_log(run.log) if isinstance(r, StartRecord | EvaluationRecord)]
-    spec = planned.spec.to_dict()
+    spec = settings_of(planned.spec)
     labels = list(summary["recall"])
     rare = [labels[i] for i in _rare(spec, labels)]
     start = next(record for record in records if isinstance(record, StartRecord))
@@ -110,24 +215,21 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
     return CellRecord(
         key=planned.key,
         seed=planned.seed,
-        name=summary["name"],
         spec=spec,
         metrics=_rounded(summary["metrics"]),
         tail=_rounded(summary["tail"]),
         recall=_rounded(summary["recall"]),
-        confusion=_rows(summary.get("confusion"), rare, labels),
         curve=[_point(evaluation) for evaluation in evaluations],
         influence=_rounded(summary["influence"]),
-        label_influence=_rounded(summary["label_influence"]),
-        events=summary["events"],
-        rejected=summary["rejected"],
-        notes=summary["notes"],
         data=start.data or {},
         fedraw=version("fedraw"),
         seconds=timing["seconds"],
         date=timing["date"],
         cores=timing["cores"],
         machine=timing["machine"],
+        confusion=_rows(summary.get("confusion"), rare, labels),
+        rejected=summary["rejected"],
+        notes=summary["notes"],
         recall_tail=_rounded({label: summary["tail_recall"].get(label) for label in rare}),
         times=[round(evaluation.time, 3) for evaluation in evaluations],
         rare_curves={
@@ -170,37 +272,54 @@ def _rounded(value: Any) -> Any:
     return round(value, _DECIMALS) if isinstance(value, float) else value
 
 
-def _text(record: CellRecord) -> str:
-    """Write one line per field, which is compact and gives readable diffs."""
-    content = {"format": FORMAT, **asdict(record)}
-    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+def line_of(record: CellRecord) -> bytes:
+    """Return the line of a record."""
+    content = {own.name: getattr(record, own.name) for own in fields(CellRecord)}
+    kept = {name: value for name, value in content.items() if name in _NEEDED or value}
+    return json.dumps(kept, separators=(",", ":")).encode() + b"\n"
 
 
-def _record(path: Path, content: Any) -> CellRecord:
-    if not isinstance(content, dict):
-        raise _damaged(path, "it is not a JSON object")
-    needed = [
-        own.name
-        for own in fields(CellRecord)
-        if own.default_factory is MISSING and own.default is MISSING
-    ]
-    if absent := [name for name in ("format", *needed) if name not in content]:
-        raise _damaged(path, f"it has no {several(absent)}")
+def _sorted(lines: Iterable[_Line]) -> list[bytes]:
+    found = ((line.found, line.text) for line in lines if isinstance(line.found, CellRecord))
+    return [text for _, _, text in sorted((run.key, run.seed, text) for run, text in found)]
+
+
+def _split(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, none if there is no file."""
     try:
-        found = content.pop("format")
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as problem:
+        raise BadInput(f"cannot read {path}: {problem.strerror}") from None
+    for line in text.splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            yield line
+        elif _is_complete(line):  # an editor removed the end of the line
+            yield line + b"\n"
+
+
+def _is_complete(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _record(line: bytes) -> CellRecord:
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError) as problem:
+        raise BadInput(str(problem)) from None
+    if not isinstance(content, dict):
+        raise BadInput("it is not a JSON object")
+    if absent := [name for name in _NEEDED if name not in content]:
+        raise BadInput(f"it has no {several(absent)}")
+    try:
         record = CellRecord(**{**content, "curve": [tuple(point) for point in content["curve"]]})
-        key = key_of(Spec.from_dict(record.spec))
-    except (AttributeError, KeyError, TypeError, ValueError) as problem:
-        raise _damaged(path, str(problem) or type(problem).__name__) from None
-    if found != FORMAT:
-        raise _damaged(path, f"its format is {found!r}, this fedraw reads {FORMAT}")
-    if path.stem != f"{record.key}-{record.seed}" or record.key != key:
-        raise _damaged(path, "its spec and seed are not those of its name")
+    except TypeError as problem:
+        raise BadInput(str(problem)) from None
+    if key_of_settings(record.spec) != record.key:
+        raise BadInput(f"its spec is not that of its key {record.key}")
     return record
-
-
-def _damaged(path: Path, why: str) -> BadInput:
-    return BadInput(
-        f"{path} cannot be used: {why}; restore it, delete it, or run its artefact with --force"
-    )

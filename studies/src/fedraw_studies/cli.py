@@ -23,6 +23,7 @@ from fedraw_studies.artefacts import (
     DYNAMICS,
     EVERY,
     EVIDENCE,
+    GROUPS,
     LATE,
     NAMES,
     ONE_PASS,
@@ -31,6 +32,7 @@ from fedraw_studies.artefacts import (
     load_dynamics,
     refuse_unknown,
     scale_names,
+    study_of,
 )
 from fedraw_studies.bound_report import BoundReport
 from fedraw_studies.cells import CellFiles
@@ -40,7 +42,6 @@ from fedraw_studies.execute import (
     Machine,
     Workspace,
     clear_finished,
-    damaged,
     prepare_all,
     refuse_missing_data,
     run_plan,
@@ -57,6 +58,7 @@ from fedraw_studies.progress import Closing, budget_lines, plan_progress
 from fedraw_studies.render import (
     outcome_markdown,
     refuse_document,
+    section_of,
     tally,
     write_block,
     write_documents,
@@ -66,15 +68,6 @@ from fedraw_studies.render import (
 # These need no training and therefore no data.
 DATALESS = ("fig2", DYNAMICS)
 PAPER = (*NAMES, DYNAMICS)
-# The name of a group selects all of its artefacts.
-GROUPS = {
-    "beyond": BEYOND,
-    "evidence": EVIDENCE,
-    "open": OPEN,
-    "arena": ARENA,
-    "late": LATE,
-    "one-pass": ONE_PASS,
-}
 # These are computed and printed on each request by name, and not stored.
 PRINTED = ("table1", "bound")
 KNOWN = (*PAPER, *PRINTED, *GROUPS, *BEYOND, *EVIDENCE, *OPEN, *CHOICES, *ARENA, *LATE, *ONE_PASS)
@@ -111,14 +104,14 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
         typer.Option(
             "-o",
             "--out",
-            help="Folder of cells and tables. Default: results/<scale>, in a clone of the "
+            help="Folder of finished runs and tables. Default: results/<scale>, in a clone of the "
             "repository studies/results/<scale>.",
         ),
     ] = None,
     jobs: Jobs = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Replace damaged cells, and restart runs that were stopped."),
+        typer.Option("--force", help="Restart runs that were stopped."),
     ] = False,
     seeds: Annotated[
         int | None,
@@ -149,8 +142,8 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
 ) -> None:
     """Reproduce the paper: tables and figures with its values next to ours, and judged claims.
 
-    Each finished run is a file in OUT/cells and is never run again; a stopped run is resumed. The
-    last lines say what was run, what was reused, what failed, and where the tables are.
+    Each finished run is a line of OUT/STUDY.jsonl and is never run again; a stopped run is resumed.
+    The last lines say what was run, what was reused, what failed, and where the tables are.
     """
     if render and (force or dry_run):
         other = "--force" if force else "--dry-run"
@@ -167,6 +160,7 @@ def reproduce(  # noqa: PLR0913, PLR0917 - one for each option
             console.print_json(printed)
         return
     folder = out or _default_out() / scale
+    _refuse_earlier(folder / "cells")
     work = Workspace(CellFiles(folder), folder / "runs")
     machine = Machine(data, weights, device)
     for name in dataset or ():
@@ -221,7 +215,7 @@ class _Reproduction:
 
     @property
     def planned_names(self) -> list[str]:
-        """The artefacts whose runs are planned and kept as cells."""
+        """The artefacts whose runs are planned and stored."""
         return [name for name in self.names if name != DYNAMICS]
 
     def plan(self) -> list[Planned]:
@@ -237,19 +231,17 @@ class _Reproduction:
         return selected
 
     def render(self) -> dict[str, Any]:
-        """Write all documents from the cells alone: no data, no training."""
+        """Write all documents from the finished runs alone: no data, no training."""
         if not self.work.cells.names():
-            raise BadInput(
-                f"no finished runs in {self.work.cells.folder}; run without --render first"
-            )
-        for problem in damaged(make_plan(load_artefacts(EVERY, self.scale)), self.work):
+            raise BadInput(f"no finished runs in {self.folder}; run without --render first")
+        for problem in self.work.cells.damage():
             console.say(problem)
         return self._write()
 
     def dry_run(self) -> dict[str, Any]:
         """Print the budget and the missing data."""
         plan = self.plan()
-        to_run = unfinished(plan, self.work, self.force)
+        to_run = unfinished(plan, self.work)
         self._tell_budget(plan, to_run)
         try:
             refuse_missing_data(to_run, self.machine, DATALESS)
@@ -263,13 +255,14 @@ class _Reproduction:
         """Run the unfinished runs, and write the documents, even after an interrupt."""
         begun = time.monotonic()
         plan = self.plan()
-        to_run = unfinished(plan, self.work, self.force)
+        to_run = unfinished(plan, self.work)
         self._tell_budget(plan, to_run)
         to_run = self._without_waiting(to_run)
         refuse_missing_data(to_run, self.machine, DATALESS)
         dynamics, came_of_it = None, ""
         try:
             with self.work.locked():
+                to_run = unfinished(to_run, self.work)  # another process may have finished some
                 failures = self._run_plan(to_run)
                 if DYNAMICS in self.names:
                     dynamics, came_of_it = self._run_dynamics(seeds, kept)
@@ -351,7 +344,7 @@ class _Reproduction:
         if not set(self.names) <= {*ARENA, *LATE, *ONE_PASS}:
             console.say(tally(content["claims"]))
             tables = (
-                several([f"{own.name}.md" for own in asked])
+                several(list(dict.fromkeys(f"{study_of(own.name)}.md" for own in asked)))
                 or "none; no run of these artefacts is finished"
             )
             console.say(f"tables in {self.folder}: {tables}; figures: {len(figures)}")
@@ -406,7 +399,7 @@ class _Reproduction:
         ours = [
             name
             for name in (*BEYOND, *EVIDENCE, *OPEN, *CHOICES)
-            if name in self.names or (self.folder / f"{name}.md").exists()
+            if name in self.names or section_of(name, self.folder) is not None
         ]
         if set(self.names) & set(ARENA) or (self.folder / "arena.md").exists():
             ours += ARENA
@@ -414,7 +407,7 @@ class _Reproduction:
             ours += LATE
         if set(self.names) & set(ONE_PASS) or (self.folder / "one-pass.md").exists():
             ours += ONE_PASS
-        return outcomes(self.folder, self.scale, [*NAMES, *ours], skip_damaged=True)
+        return outcomes(self.work.cells, self.scale, [*NAMES, *ours], skip_damaged=True)
 
     def _tell_budget(self, plan: Sequence[Planned], to_run: Sequence[Planned]) -> None:
         if not self.planned_names:
@@ -422,31 +415,29 @@ class _Reproduction:
         processes = min(self.jobs or cores(), max(1, len(to_run)))
         for line in budget_lines(budget(plan, to_run), processes):
             console.say(line)
-        every = make_plan(load_artefacts(EVERY, self.scale))
-        asked = {planned.name for planned in plan}
-        for problem in damaged([own for own in every if own.name not in asked], self.work):
-            console.say(problem)
-        stray = self._stray(every)
-        if stray:
+        if stray := self._stray():
+            runs = f"{stray} finished {'run has' if stray == 1 else 'runs have'}"
             console.say(
-                f"{stray} cell file{'s' * (stray > 1)} in {self.work.cells.folder} with settings "
-                f"that scale {self.scale.name} does not have; nothing is deleted"
+                f"{self.folder}: {runs} settings that no artefact of its study has at scale "
+                f"{self.scale.name}; nothing is deleted"
             )
 
-    def _stray(self, every: Sequence[Planned]) -> int:
-        """Count the cells that belong to no artefact; the large studies come last."""
-        stray = self.work.cells.names() - {planned.name for planned in every}
-        if stray:
-            others = load_artefacts((*ARENA, *LATE, *ONE_PASS), self.scale)
-            stray -= {own.name for own in make_plan(others)}
-        return len(stray)
+    def _stray(self) -> int:
+        """Count the finished runs of the requested studies that belong to none of their artefacts.
+
+        A run stands in the file of a study that needs it.
+        """
+        studies = {study_of(name) for name in self.planned_names}
+        every = (*EVERY, *ARENA, *LATE, *ONE_PASS)
+        own = load_artefacts([name for name in every if study_of(name) in studies], self.scale)
+        return len(self.work.cells.names(*studies) - {run.name for run in make_plan(own)})
 
     def _tell_interrupt(self, to_run: Sequence[Planned]) -> None:
-        done = sum(self.work.cells.path(planned.name).exists() for planned in to_run)
+        done = len({planned.name for planned in to_run} & self.work.cells.names())
         nothing = "; the results of dynamics were not written" if DYNAMICS in self.names else ""
         console.say(
             f"fedraw: interrupted; {done} of {len(to_run)} runs are finished and in "
-            f"{self.work.cells.folder}{nothing}; run the same command to continue"
+            f"{self.folder}{nothing}; run the same command to continue"
         )
 
 
@@ -477,6 +468,16 @@ def _default_out() -> Path:
     """Return the folder of the committed results if the command runs in a clone."""
     committed = Path("studies/results")
     return committed if committed.is_dir() else Path("results")
+
+
+def _refuse_earlier(cells: Path) -> None:
+    """Refuse a folder with the finished runs of version 0.2, which would all run again."""
+    if cells.is_dir():
+        raise BadInput(
+            f"{cells} has finished runs of version 0.2, one file for each; in a clone of the "
+            f"repository, import them with 'python tools/import_cells.py {cells} {cells.parent}', "
+            "then remove the folder"
+        )
 
 
 def _in_tables(outcomes: Sequence[Outcome]) -> list[Outcome]:

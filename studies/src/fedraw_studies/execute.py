@@ -22,6 +22,7 @@ from fedraw.experiment.sections import IMAGENET
 from fedraw.experiment.spec import Spec
 from fedraw.learning.device import device_of
 from fedraw.storage.lock import LOCK, FolderLock
+from fedraw_studies.artefacts import study_of
 from fedraw_studies.cells import CellFiles, CellRecord, record_of
 from fedraw_studies.plan import Planned
 
@@ -34,7 +35,7 @@ Done = Callable[[int, CellRecord | FedrawError | OSError], None]
 
 @dataclass(frozen=True)
 class Machine:
-    """Data root, weights and device of this machine; they do not change the key of a cell."""
+    """Data root, weights and device of this machine; they do not change the key of a run."""
 
     root: Path | None = None  # data root; default FEDRAW_DATA
     weights: Path | None = None  # in place of the published weights
@@ -63,7 +64,7 @@ class FailedRun:
 
 @dataclass(frozen=True)
 class Workspace:
-    """The folder of finished cells, and the folder of unfinished runs."""
+    """The files of finished runs, and the folder of unfinished runs."""
 
     cells: CellFiles
     runs: Path
@@ -74,7 +75,10 @@ class Workspace:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Exclude other reproductions from both folders; remove that of the runs if it is empty."""
+        """Exclude other reproductions, and leave the files of finished runs sorted.
+
+        The folder of unfinished runs is removed at the end if it is empty.
+        """
         try:
             self.runs.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError, PermissionError) as problem:
@@ -82,36 +86,22 @@ class Workspace:
             raise BadInput(f"cannot write to {why}; choose another --out") from None
         lock = FolderLock(self.runs, "wait for it, or choose another --out")
         try:
-            yield
+            self.cells.tidy()
+            try:
+                yield
+            finally:
+                self.cells.tidy()
         finally:
             if [path.name for path in self.runs.iterdir()] == [LOCK]:
                 shutil.rmtree(self.runs)
             lock.close()
 
 
-def unfinished(plan: Sequence[Planned], work: Workspace, force: bool = False) -> list[Planned]:
-    """Return the runs without a cell; a damaged cell raises BadInput, or is redone by `force`."""
-    result = []
-    for planned in plan:
-        try:
-            if work.cells.read(planned.name) is None:
-                result.append(planned)
-        except BadInput:
-            if not force:
-                raise
-            result.append(planned)
-    return result
-
-
-def damaged(plan: Sequence[Planned], work: Workspace) -> list[str]:
-    """Return a message about each damaged cell of a plan."""
-    found = []
-    for planned in plan:
-        try:
-            work.cells.read(planned.name)
-        except BadInput as problem:
-            found.append(str(problem))
-    return found
+def unfinished(plan: Sequence[Planned], work: Workspace) -> list[Planned]:
+    """Return the runs that are not finished; a damaged line of a file raises BadInput."""
+    work.cells.refuse_damage()
+    finished = work.cells.names()
+    return [planned for planned in plan if planned.name not in finished]
 
 
 def refuse_missing_data(
@@ -163,7 +153,7 @@ def run_plan(
     progress: CellProgress | None = None,
     done: Done | None = None,
 ) -> list[FailedRun]:
-    """Run a plan, write each cell as soon as its run is finished, and return the failures.
+    """Run a plan, store each run as soon as it is finished, and return the failures.
 
     A run that was stopped resumes where it was; with `force` it starts again.
     """
@@ -195,9 +185,10 @@ def run_plan(
 
 
 def clear_finished(plan: Sequence[Planned], work: Workspace) -> None:
-    """Remove run folders whose cell was written just before the process ended."""
+    """Remove run folders whose run was stored just before the process ended."""
+    finished = work.cells.names()
     for planned in plan:
-        if work.cells.path(planned.name).exists() and work.folder(planned).exists():
+        if planned.name in finished and work.folder(planned).exists():
             shutil.rmtree(work.folder(planned), ignore_errors=True)
 
 
@@ -209,7 +200,7 @@ def _executor(spec: Spec) -> ExecutorKind:
 
 def _store(planned: Planned, work: Workspace) -> CellRecord:
     record = record_of(planned, work.folder(planned))
-    work.cells.write(record)
+    work.cells.write(record, study_of(planned.artefact))
     shutil.rmtree(work.folder(planned), ignore_errors=True)
     return record
 

@@ -1,4 +1,4 @@
-"""Outcomes: the values of an artefact and the paper's, computed from the cells on disk alone.
+"""Outcomes: the values of an artefact and the paper's, computed from the finished runs alone.
 
 Every value is a `Finding`, whatever its source: runs, training-free runs, a computation, or a
 measurement that was recorded elsewhere.
@@ -6,7 +6,7 @@ measurement that was recorded elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -18,7 +18,6 @@ from fedraw.core.randomness import Streams
 from fedraw.core.rarity import rarity_scores
 from fedraw.core.update import Update
 from fedraw.core.weighting import weights
-from fedraw.errors import BadInput
 from fedraw.eventlog.measures import TAIL as LAST
 from fedraw.experiment.clients import draw_clients
 from fedraw.experiment.spec import Spec
@@ -161,32 +160,27 @@ class Outcome:
 
 
 def outcomes(
-    out: Path, scale: Scale | str, names: Sequence[str] = NAMES, *, skip_damaged: bool = False
+    cells: CellFiles,
+    scale: Scale | str,
+    names: Sequence[str] = NAMES,
+    *,
+    skip_damaged: bool = False,
 ) -> list[Outcome]:
     """Return the outcomes of these artefacts, by default of all artefacts of the paper.
 
-    Unfinished runs are missing in them. A damaged cell raises BadInput with its name;
-    with `skip_damaged` it is missing as well.
+    Unfinished runs are missing in them. A damaged line of a file raises BadInput;
+    with `skip_damaged` its run is missing as well.
     """
     scale = Scale.named(scale) if isinstance(scale, str) else scale
-    files, read = CellFiles(out), dict[str, CellRecord | None]()
-
-    def cell(name: str) -> CellRecord | None:
-        if name not in read:
-            try:
-                read[name] = files.read(name)
-            except BadInput:
-                if not skip_damaged:
-                    raise
-                read[name] = None
-        return read[name]
-
-    return [_outcome(artefact, scale, cell) for artefact in load_artefacts(names, scale)]
+    if not skip_damaged:
+        cells.refuse_damage()
+    return [_outcome(artefact, scale, cells) for artefact in load_artefacts(names, scale)]
 
 
 def supporting_outcomes() -> list[Outcome]:
     """Return the outcomes that claims refer to without runs: counts and measurements."""
-    return outcomes(Path(), "paper", SUPPORTING)
+    scale, none = Scale.named("paper"), CellFiles(Path())
+    return [_outcome(artefact, scale, none) for artefact in load_artefacts(SUPPORTING, scale)]
 
 
 def value_of(record: CellRecord, metric: str) -> float | None:
@@ -263,14 +257,14 @@ def model_copies(strategy: str, clients: int, buffer: int = 10) -> float:
     return sum(array.nbytes for array in vectors) / model.nbytes
 
 
-def _outcome(artefact: Artefact, scale: Scale, cell: Callable[[str], CellRecord | None]) -> Outcome:
+def _outcome(artefact: Artefact, scale: Scale, cells: CellFiles) -> Outcome:
     if artefact.basis is not Basis.RUNS:
         rows = tuple(_row_without_runs(row, artefact) for row in artefact.rows)
         return Outcome(artefact, scale.name, rows)
     keys = {row.label: key_of(row.spec) for row in artefact.rows}
     records: dict[str, dict[int, CellRecord]] = {}
     for row in artefact.rows:
-        found = {seed: cell(f"{keys[row.label]}-{seed}") for seed in row.seeds}
+        found = {seed: cells.read(f"{keys[row.label]}-{seed}") for seed in row.seeds}
         records[row.label] = {seed: r for seed, r in found.items() if r is not None}
     rows = tuple(_row(row, artefact, keys[row.label], records) for row in artefact.rows)
     return Outcome(artefact, scale.name, rows)

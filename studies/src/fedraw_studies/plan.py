@@ -1,4 +1,4 @@
-"""The plan: each spec and seed that artefacts need, once, and the key that names its cell."""
+"""The plan: each spec and seed that artefacts need, once, and the key that names its runs."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ _OF_METHOD_IN_EVERY_KEY: Mapping[str, Collection[str]] = {
 }
 # Sections that every spec has; a key leaves them out if none of their settings counts.
 _ALWAYS_WRITTEN = frozenset(Spec().to_dict())
-# A cache of keys: reading a spec once per setting takes time, and cells share specs.
-_known_keys: dict[str, str] = {}
+# A cache: reading a spec once per setting takes time, and runs share specs.
+_known_settings: dict[str, Mapping[str, Any]] = {}
 
 
 @dataclass(frozen=True)
@@ -124,15 +124,30 @@ def key_of(spec: Spec) -> str:
     >>> key_of(Spec()) == key_of(Spec.from_dict({"run": {"seeds": [7]}}))
     True
     """
+    return key_of_settings(settings_of(spec))
+
+
+def settings_of(spec: Spec) -> Mapping[str, Any]:
+    """Return the settings that the key of an experiment is made of, as tables of a spec.
+
+    >>> Spec.from_dict(settings_of(Spec())) == Spec()
+    True
+    """
     tables = spec.to_dict()
     del tables["version"], tables["run"]["seeds"]
     text = json.dumps(tables, sort_keys=True)
-    if text not in _known_keys:
-        _known_keys[text] = _key(tables)
-    return _known_keys[text]
+    if text not in _known_settings:
+        _known_settings[text] = _settings(tables)
+    return _known_settings[text]
 
 
-def _key(tables: Mapping[str, Any]) -> str:
+def key_of_settings(settings: Mapping[str, Any]) -> str:
+    """Return the key of the settings of an experiment."""
+    text = json.dumps(settings, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _settings(tables: Mapping[str, Any]) -> Mapping[str, Any]:
     content = dict[str, Any](version=1)
     for section, table in tables.items():
         always = _IN_EVERY_KEY.get(section, ())
@@ -145,8 +160,7 @@ def _key(tables: Mapping[str, Any]) -> str:
         }
         if counted or section not in _ALWAYS_WRITTEN:
             content[section] = counted
-    text = json.dumps(content, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return content
 
 
 def _is_default(tables: Mapping[str, Any], section: str, key: str) -> bool:

@@ -22,6 +22,7 @@ from fedraw_studies.artefacts import (
     Scale,
     load_dynamics,
     study_file,
+    study_of,
 )
 from fedraw_studies.claims import ClaimVerdict, PartVerdict, as_json, judge
 from fedraw_studies.dynamics import DynamicsResults, distinct
@@ -41,18 +42,24 @@ _MARKS = "abcdefghijklmnopqrstuvwxyz"
 def write_documents(outcomes: Sequence[Outcome], scale: str, out: Path) -> dict[str, Any]:
     """Write all documents that the finished runs allow, and return the content of summary.json.
 
-    These are a table for each artefact with results, the training-free tables, the comparisons, the
-    verdicts if there is any finished run, and summary.json.
+    These are a document for each study with a section for each artefact with results and for each
+    comparison, the training-free tables, the verdicts if there is any finished run, and
+    summary.json.
     """
     begun = [outcome for outcome in outcomes if outcome.is_begun]
     dynamics = DynamicsResults.read(out)
     judged = judge(outcomes, dynamics, strict=_is_strict(outcomes))
-    texts = {outcome.name: outcome_markdown(outcome) for outcome in begun}
-    if dynamics is not None:
-        texts["dynamics"] = dynamics_markdown(load_dynamics(), dynamics)
+    sections = {outcome.name: outcome_markdown(outcome) for outcome in begun}
     for name in comparisons.NAMES:
         if (text := comparisons.comparison_markdown(name, outcomes)) is not None:
-            texts[name] = text
+            sections[name] = text
+    texts: dict[str, str] = {}
+    for name, text in sections.items():
+        before = texts.get(study_of(name))
+        own = f"<!-- {name} -->\n{text}"
+        texts[study_of(name)] = own if before is None else f"{before}\n{own}"
+    if dynamics is not None:
+        texts["dynamics"] = dynamics_markdown(load_dynamics(), dynamics)
     if any(row.records for outcome in outcomes for row in outcome.rows):
         texts["verdicts"] = verdicts_markdown(judged, outcomes)
     content = document(begun, scale) | {"claims": as_json(judged)}
@@ -62,6 +69,14 @@ def write_documents(outcomes: Sequence[Outcome], scale: str, out: Path) -> dict[
     summary = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     atomic_write(out / "summary.json", summary.encode())
     return content
+
+
+def section_of(name: str, out: Path) -> str | None:
+    """Return the section of an artefact or comparison in the document of its study, if written."""
+    path = out / f"{study_of(name)}.md"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    found = re.search(rf"<!-- {name} -->\n(.*?)(?=\n<!-- |\Z)", text, re.DOTALL)
+    return None if found is None else found[1]
 
 
 def write_dynamics(results: DynamicsResults, out: Path) -> str:
@@ -132,10 +147,10 @@ def fill_block(text: str, judged: Sequence[ClaimVerdict], outcomes: Sequence[Out
 def fill_includes(text: str, scale: str, out: Path) -> str:
     """Insert the tables of generated documents between the markers of a text.
 
-    A marker names a scale, a document and, if not all of its tables are wanted, how many:
-    `<!-- include level levels 1 -->`. It ends with `<!-- /include -->`. Only the markers of the
-    given scale are filled, and those of the scale "all", whose documents are beside the folders of
-    the scales, if they exist.
+    A marker names a scale, an artefact, a comparison or a document and, if not all of its tables
+    are wanted, how many: `<!-- include level levels 1 -->`. It ends with `<!-- /include -->`. Only
+    the markers of the given scale are filled, and those of the scale "all", whose documents are
+    beside the folders of the scales, if they exist.
     """
 
     def filled(found: re.Match[str]) -> str:
@@ -143,12 +158,14 @@ def fill_includes(text: str, scale: str, out: Path) -> str:
         if own not in (scale, ALL):
             return found.group(0)
         file = (out.parent if own == ALL else out) / f"{name}.md"
-        if own == ALL and not file.exists():
+        text = section_of(name, out)
+        if text is None and file.exists():
+            text = file.read_text(encoding="utf-8")
+        if text is None and own == ALL:
             return found.group(0)
-        if not file.exists():
+        if text is None:
             return "\n\n".join([begin, "*Not run yet.*", end])
-        lines = file.read_text(encoding="utf-8").splitlines()
-        tables = _tables(lines)[: None if count is None else int(count)]
+        tables = _tables(text.splitlines())[: None if count is None else int(count)]
         return "\n\n".join([begin, *tables, end])
 
     return _INCLUDE.sub(filled, text)

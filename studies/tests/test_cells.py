@@ -403,23 +403,11 @@ def test_weights_and_device_of_a_machine_make_no_other_cell(tmp_path: Path) -> N
     assert Machine().localised(spec) == spec
 
 
-def test_the_swing_of_a_run_and_what_it_serves() -> None:
+def test_the_swing_of_a_run() -> None:
     curve = [(10, 50.0, 90.0), *((10 * n, 60.0, rare) for n, rare in enumerate([4, 8, 4, 8, 6], 2))]
-    own = made_up(small(), 42, {}, curve=curve, serving={"AvgRare": 7.5})
+    own = made_up(small(), 42, {}, curve=curve)
     # The last five are 4, 8, 4, 8, 6: deviations -2, 2, -2, 2, 0 from 6, squares 16 in all.
     assert value_of(own, "SwingAvgRare") == pytest.approx((16 / 5) ** 0.5)
     assert value_of(own, "SwingGlobalAcc") == 0
-    assert value_of(own, "ServedAvgRare") == 7.5
-    assert value_of(own, "ServedGlobalAcc") is None
     unknown = made_up(small(), 42, {}, curve=[(10, 50.0, None)])
     assert value_of(unknown, "SwingAvgRare") is None
-
-
-def test_the_average_that_a_run_serves_is_kept(tmp_path: Path) -> None:
-    spec = Spec.from_dict({**small().to_dict(), "run": {"events": 30, "serve": "ema"}})
-    work = workspace(tmp_path)
-    assert run_plan([planned(spec)], work, Machine(), jobs=1) == []
-    record = work.cells.read(planned(spec).name)
-    assert record is not None
-    assert record.serving["GlobalAcc"] is not None
-    assert record.metrics["GlobalAcc"] is not None

@@ -59,8 +59,6 @@ class CellRecord:
     rare_curves: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     # Why the last model could not change any more; older runs do not have it.
     final: str | None = None
-    # Metrics of the serving average, if the spec asks for one.
-    serving: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -236,7 +234,6 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
             label: [_percent(own.recall.get(label)) for own in evaluations] for label in rare
         },
         final=summary.get("final"),
-        serving=_rounded((summary.get("serving") or {}).get("metrics", {})),
     )
 
 

@@ -38,8 +38,6 @@ from fedraw_studies.plan import key_of, load_artefacts
 
 # Prefix of a metric: the mean of the last five evaluations instead of the last model's value.
 TAIL = "Tail"
-# Prefix of a metric: the value of the serving average.
-SERVED = "Served"
 # Prefix of a metric: the standard deviation of the last five evaluations of the run's curve.
 SWING = "Swing"
 _IN_CURVE = {"GlobalAcc": 1, "AvgRare": 2}
@@ -186,13 +184,11 @@ def supporting_outcomes() -> list[Outcome]:
 def value_of(record: CellRecord, metric: str) -> float | None:
     """Return a metric of a single run.
 
-    The value is that of the last model, the mean of the last five evaluations (Tail…), that of the
-    serving average (Served…), or the standard deviation of the last five evaluations (Swing…).
+    The value is that of the last model, the mean of the last five evaluations (Tail…), or their
+    standard deviation (Swing…).
     """
     if metric.startswith(SWING):
         return _swing(record, metric.removeprefix(SWING))
-    if metric.startswith(SERVED):
-        return record.serving.get(metric.removeprefix(SERVED))
     tail = metric.startswith(TAIL)
     name = metric.removeprefix(TAIL)
     recall = record.recall_tail if tail else record.recall

@@ -2,17 +2,13 @@
 
 A table is long (the columns client, label and count) or wide (a column client and one per label).
 The column of clients may also be called site. A table is a file or a DataFrame.
-Small tables are read row by row, with errors that name the line. Large ones are read through
-pyarrow in batches, which keep only numbers in memory; if a table has anything unusual, it is read
-row by row instead.
+Every table is read row by row, with errors that name the line.
 """
 
 from __future__ import annotations
 
-import csv
 import math
 import re
-import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -36,8 +32,6 @@ from fedraw.storage.tables import (
     quoted,
 )
 
-# Files of at least this many bytes are read through pyarrow if it is installed.
-SMALL = 1 << 22
 _LONG = ("client", "label", "count")
 _CLIENT = ("client", "site")
 _MISSING = ("nan", "None", "<NA>", "NaT")
@@ -95,11 +89,6 @@ def read_label_counts(path: Path) -> CountsFile:
     """Read a CSV file (gzipped or not) or a Parquet file; names are text."""
     file = with_clients(open_table(path))
     form = form_of(file)
-    if path.stat().st_size >= SMALL:
-        try:
-            return _without_empty_labels(entries_of_batches(file, form))
-        except BadInput:  # also if pyarrow is missing
-            pass
     return _without_empty_labels(entries_of_rows(file, form))
 
 
@@ -118,9 +107,7 @@ def counts_of_frame(frame: Frame) -> CountsFile:
     header = tuple(map(str, table.columns))
     if not header:
         raise BadInput("the DataFrame has no columns; give the columns site, label and count")
-    file = with_clients(
-        TableFile(Path("the DataFrame"), header, "row", rows, batches=lambda: iter(()))
-    )
+    file = with_clients(TableFile(Path("the DataFrame"), header, "row", rows))
     form = form_of(file)
     try:
         return _without_empty_labels(entries_of_rows(file, form))
@@ -375,76 +362,3 @@ class _Rows:
 
 def _integers(values: array[int]) -> Ints:
     return np.frombuffer(values, np.int64) if values else np.zeros(0, np.int64)
-
-
-class UnusualTable(BadInput):
-    """A table with something that only the row-by-row reader handles."""
-
-
-def entries_of_batches(file: TableFile, form: LongForm | WideForm) -> Entries:
-    """Read through pyarrow, which is fast; UnusualTable does not say where the problem is."""
-    from fedraw.storage.parquet_table import pyarrow
-
-    try:
-        return (
-            _long_batches(file, form) if isinstance(form, LongForm) else _wide_batches(file, form)
-        )
-    except (pyarrow.ArrowException, ValueError, OSError, EOFError, zlib.error) as problem:
-        raise UnusualTable(str(problem)) from None
-
-
-def _long_batches(file: TableFile, form: LongForm) -> Entries:
-    clients, labels, counts = [], [], []
-    for batch in file.batches():
-        clients.append(batch[form.client])
-        labels.append(batch[form.label])
-        counts.append(_batch_counts(batch[form.count], parse_count))
-    client_names, row = _codes(clients)
-    label_names, column = _codes(labels)
-    return Entries(client_names, label_names, row, column, np.concatenate(counts))
-
-
-def _wide_batches(file: TableFile, form: WideForm) -> Entries:
-    clients: list[str] = []
-    rows, columns, counts = [], [], []
-    for batch in file.batches():
-        for label, position in enumerate(form.labels):
-            n = _batch_counts(batch[position], _count_or_zero)
-            held = np.flatnonzero(n)
-            rows.append(held + len(clients))
-            columns.append(np.full(len(held), label, np.int32))
-            counts.append(n[held])
-        clients += batch[form.client].to_pylist()
-    names = _plain_names(clients)
-    if len(set(names)) < len(names):
-        raise UnusualTable("a client appears twice")
-    labels = [file.header[position] for position in form.labels]
-    row, column = np.concatenate(rows), np.concatenate(columns)
-    return Entries(names, labels, row, column, np.concatenate(counts))
-
-
-def _batch_counts(column: Any, parse: Callable[[str], int]) -> Ints:
-    values = [parse(text) for text in column.dictionary.to_pylist()]
-    positions: npt.NDArray[np.int32] = column.indices.to_numpy()
-    return np.array(values, np.int64)[positions]
-
-
-def _codes(chunks: list[Any]) -> tuple[list[str], npt.NDArray[np.int32]]:
-    """Return the names in order of appearance, and the position of each row's name."""
-    from fedraw.storage.parquet_table import pyarrow
-
-    if not chunks:
-        raise UnusualTable("no rows")
-    unified = pyarrow.chunked_array(chunks).unify_dictionaries().chunks
-    chunks.clear()  # their dictionaries together can be larger than the result
-    names = unified[-1].dictionary.to_pylist()
-    return _plain_names(names), np.concatenate([chunk.indices.to_numpy() for chunk in unified])
-
-
-def _plain_names(names: list[str]) -> list[str]:
-    longest = csv.field_size_limit()
-    if any(text != text.strip() or "\n" in text or "\r" in text for text in names):
-        raise UnusualTable("spaces around a name, or a line break in one")
-    if not all(names) or max(map(len, names)) >= longest:
-        raise UnusualTable("a name is empty or too long")
-    return names

@@ -159,7 +159,6 @@ def _open_event_log(path: Path) -> TableFile:
         ("client", "timestamp"),
         "line",
         rows=lambda: _log_rows(path),
-        batches=lambda: iter(()),
     )
 
 

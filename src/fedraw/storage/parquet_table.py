@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fedraw.errors import BadInput, MissingExtra
-from fedraw.storage.tables import Batch, Row, TableFile
+from fedraw.storage.tables import Row, TableFile
 
 try:
     import pyarrow
-    from pyarrow import compute, parquet, types
-    from pyarrow import csv as arrow_csv
+    from pyarrow import parquet, types
 except ImportError:
     raise MissingExtra("pyarrow", "audit") from None
-
-__all__ = ["arrow_csv", "open_parquet", "pyarrow"]
 
 _CELLS = 1 << 22  # cells to read at a time
 # The name of a pandas index that has no name.
@@ -36,9 +33,7 @@ def open_parquet(path: Path) -> TableFile:
         raise BadInput(f"{path}: column {_INDEX!r} is an index; write the table with index=False")
     for field in schema:
         _require_plain(path, field)
-    return TableFile(
-        path, header, "row", rows=partial(_rows, path), batches=partial(_batches, path)
-    )
+    return TableFile(path, header, "row", rows=partial(_rows, path))
 
 
 def _require_plain(path: Path, field: Any) -> None:
@@ -71,11 +66,6 @@ def _text(value: Any) -> str:
     return "" if missing else str(value)
 
 
-def _batches(path: Path) -> Iterator[Batch]:
-    for columns in _columns(path):
-        yield [_encoded(column) for column in columns]
-
-
 def _columns(path: Path) -> Iterator[Sequence[Any]]:
     try:
         with parquet.ParquetFile(path) as file:
@@ -95,15 +85,6 @@ def _plain(column: Any) -> Any:
         zone = None if column.type.tz is None else "UTC"
         column = column.cast(pyarrow.timestamp(column.type.unit, zone)).cast(pyarrow.string())
     return column
-
-
-def _encoded(column: Any) -> Any:
-    """Return the column's text, dictionary-encoded in order of appearance; null becomes ''."""
-    if types.is_floating(column.type):
-        column = compute.if_else(compute.is_nan(column), None, column)
-    encoded = column.dictionary_encode(null_encoding="encode")
-    words = encoded.dictionary.cast(pyarrow.string()).fill_null("")
-    return pyarrow.DictionaryArray.from_arrays(encoded.indices, words)
 
 
 def _damaged(path: Path, error: Exception) -> BadInput:

@@ -1,8 +1,6 @@
 """Tables in CSV files (comma, semicolon or tab, optionally gzipped) or Parquet, as rows of text.
 
-A `TableFile` can be read in two ways. `rows` knows the position of every cell, so its errors name
-the line. `batches` is fast and needs pyarrow. A reader that finds anything unusual in a batch reads
-the rows instead.
+The rows of a `TableFile` know their position, so errors name the line.
 """
 
 from __future__ import annotations
@@ -25,11 +23,8 @@ from fedraw.errors import BadInput, nearest
 
 # The position of a row in its file, and its cells, as many as the header has.
 Row = tuple[int, Sequence[str]]
-# One pyarrow array of dictionary-encoded text per column (pyarrow has no types).
-Batch = Sequence[Any]
 
 _HEAD = 1 << 16  # bytes by which a file's format is recognized
-_BLOCK = 1 << 24  # bytes that pyarrow reads at a time
 # The most characters in a cell. The header of a wide table is one cell if the delimiter is wrong.
 _LONGEST_CELL = 1 << 26
 _DELIMITERS = ",;\t"
@@ -45,7 +40,6 @@ class TableFile:
     header: tuple[str, ...]
     place: str  # what a row's position counts: "line" in text, "row" in a Parquet file
     rows: Callable[[], Iterator[Row]]
-    batches: Callable[[], Iterator[Batch]]
 
     def at(self, place: int, column: int | None = None) -> str:
         """Return the name of a position for error messages."""
@@ -265,7 +259,6 @@ def _open_csv(path: Path) -> TableFile:
         header,
         "line",
         rows=partial(_rows, path, header, delimiter),
-        batches=partial(_batches, path, raw, delimiter),
     )
 
 
@@ -357,20 +350,3 @@ def _malformed(path: Path, line: int, error: csv.Error) -> BadInput:
         f"{path}: line {line}: cannot be split into cells ({error}); "
         'a quote inside quotes is written ""'
     )
-
-
-def _batches(path: Path, header: list[str], delimiter: str) -> Iterator[Batch]:
-    from fedraw.storage.parquet_table import arrow_csv, pyarrow
-
-    text = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-    with open_bytes(path) as file:
-        reader = arrow_csv.open_csv(
-            file,
-            arrow_csv.ReadOptions(block_size=_BLOCK),
-            arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            arrow_csv.ConvertOptions(column_types=dict.fromkeys(header, text)),
-        )
-        if reader.schema.names != header:
-            raise BadInput(f"{path}: pyarrow reads a different header than {header}")
-        for batch in reader:
-            yield batch.columns

@@ -37,7 +37,8 @@ def app(folder: Path, old: str, new: str) -> Path:
 def run(app: Path, tmp_path: Path, **strategy: Any) -> Path:
     folder = tmp_path / "federation"
     config: dict[str, Any] = {"fedraw.folder": str(folder), "fedraw.pinned": True}
-    config |= {f"fedraw.strategy.{key}": value for key, value in strategy.items()}
+    chosen = {"name": "fedraw", "buffer": 3} | strategy
+    config |= {f"fedraw.strategy.{key}": value for key, value in chosen.items()}
     with Deployment(tmp_path, SITES) as deployment:
         started = deployment.run_app(app, config)
         assert started.wait(1800) == "finished:completed", started.log()

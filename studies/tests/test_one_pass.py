@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +86,16 @@ def test_the_document_pairs_seeds_and_says_what_was_not_run(tmp_path: Path) -> N
     # Differences 30, 22 and 14: mean 22, standard error 8/√3, Student's t 4.303.
     assert line["FedAvg, ten times"][2] == "**+22.0 (+2.1 to +41.9)**"
     assert line["Ridge"][:2] == ["0", "not run"]
+
+
+def test_features_with_pooled_statistics_are_marked(tmp_path: Path) -> None:
+    rows = [row for row in one_pass_rows("full", CPU) if row.dataset == "ham10000"]
+    labels = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
+    solved = cell(rows[0], 9201, 70, "every member was heard")
+    CellFiles(tmp_path).write(replace(solved, recall=dict.fromkeys(labels, 50.0)))
+    text = write_one_pass(outcomes(tmp_path, CPU, ONE_PASS), CPU, tmp_path)
+    found = [own.split("|")[1:4] for own in text.splitlines() if own.startswith("| ham10000")]
+    marked = {method.strip(): dataset.strip() for dataset, _, method in found}
+    assert marked == {row.method: "ham10000 *" for row in rows[:-1]} | {
+        "One pass, stored statistics": "ham10000"
+    }

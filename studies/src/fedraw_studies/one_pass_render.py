@@ -24,7 +24,8 @@ the final values, of methods that train the mean of the last five evaluations, a
 length and at ten times that length. Without rare labels (Dirichlet, IID) the recall of the worst \
 label stands in place of AvgRare. "One pass minus": the difference by seed with its 95 % interval, \
 bold if it excludes zero. "To 50 %" is the median of the arrivals, and the virtual time, until \
-AvgRare passed 50 %.\
+AvgRare passed 50 %. An asterisk after the data set: the batch-norm statistics of the features are \
+estimated from the images of all clients and of the test set, which is pooled knowledge.\
 """
 
 
@@ -65,7 +66,9 @@ def _part(
 
 
 def _line(row: OnePassRow, own: RowOutcome, first: RowOutcome) -> list[str]:
-    named = [row.dataset, row.setting, row.method]
+    features = row.spec.features
+    pooled = features is not None and features.statistics == "estimated"
+    named = [row.dataset + " *" * pooled, row.setting, row.method]
     if not own.records:
         return [*named, "0", NOT_RUN, NOTHING, NOTHING, NOTHING]
     metric = "TailAvgRare" if row.has_rare else "TailWorseRare"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,9 +11,10 @@ from fedraw.experiment.spec import Spec
 from fedraw.strategies.catalog import CATALOG
 from fedraw.strategies.fedfa import FedFa
 from fedraw_studies.artefacts import NAMES, Scale, merged
+from fedraw_studies.cells import CellFiles
 from fedraw_studies.plan import Planned, budget, key_of, load_artefacts, make_plan, total_seconds
 
-CELLS = Path(__file__).parents[1] / "results" / "cpu" / "cells"
+RESULTS = Path(__file__).parents[1] / "results" / "cpu"
 
 
 def plan(*names: str, scale: str = "paper") -> list[Planned]:
@@ -62,12 +62,13 @@ def test_a_key_knows_neither_seeds_nor_artefact_but_every_other_setting() -> Non
     assert key_of(one) != key_of(Spec.from_dict({"strategy": {"name": "fedraw"}}))
 
 
-def test_every_committed_cell_is_found_under_the_key_of_its_spec() -> None:
-    files = sorted(CELLS.glob("*.json"))
-    assert len(files) > 1000
-    for path in files:
-        cell = json.loads(path.read_text(encoding="utf-8"))
-        assert f"{key_of(Spec.from_dict(cell['spec']))}-{cell['seed']}" == path.stem
+def test_every_committed_run_is_found_under_the_key_of_its_spec() -> None:
+    cells = CellFiles(RESULTS)
+    assert len(cells.names()) > 1000
+    for name in cells.names():
+        record = cells.read(name)
+        assert record is not None
+        assert key_of(Spec.from_dict(record.spec)) == record.key
 
 
 def test_a_setting_that_is_younger_than_version_1_counts_when_it_is_no_default() -> None:

@@ -130,7 +130,7 @@ def key_of(spec: Spec) -> str:
 def settings_of(spec: Spec) -> Mapping[str, Any]:
     """Return the settings that the key of an experiment is made of, as tables of a spec.
 
-    >>> Spec.from_dict(settings_of(Spec())) == Spec()
+    >>> Spec.from_dict(settings_of(Spec())).to_dict() == Spec().to_dict()
     True
     """
     tables = spec.to_dict()

@@ -81,7 +81,7 @@ def test_tuning_is_at_10x_on_a_third_of_the_length() -> None:
     assert {row.spec.run.events for row in tuning.rows} == {usual // 3}
     assert {(row.spec.speeds.kind, row.spec.speeds.ratio) for row in tuning.rows} == {("ratio", 10)}
     assert {row.spec.training.loss for row in remedied.rows} == {"fedlc"}
-    assert len(plain.rows) == 22 * 6
+    assert len(plain.rows) == 21 * 6
 
 
 def test_what_is_not_tuned_yet_waits() -> None:
@@ -118,7 +118,7 @@ def test_large_data_sets_have_the_short_list_at_two_delays() -> None:
     assert names < {row.method for row in rows}
     assert {row.label.partition(",")[0] for row in rows} == {"2x", "10x"}
     assert len(rows) == 2 * 11
-    assert len(arena_artefact("arena-digits", CPU).rows) == 6 * 22
+    assert len(arena_artefact("arena-digits", CPU).rows) == 6 * 21
 
 
 def test_the_rates_are_those_that_the_committed_cells_choose() -> None:
@@ -198,7 +198,7 @@ def test_table_and_page_say_what_is_finished(tmp_path: Path) -> None:
     }
     write_scores(tmp_path, arena, scores)
     text, _ = write_arena(outcomes(CellFiles(tmp_path), CPU, ARENA), CPU, tmp_path)
-    assert "**Unfinished: 5 of 1,320 runs of the comparison.**" in text
+    assert "**Unfinished: 5 of 1,260 runs of the comparison.**" in text
     assert "**82.0 ± 2.8 (90.5), 2 of 10**" in text
     assert "0.0 (8.0) †1, 1 of 10" in text
     assert "Replay − CA2FL |     2 | +11.0 (-1.7 to +23.7) | **-1.0 (-1.0 to -1.0)**" in text

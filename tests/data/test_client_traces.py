@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples.convert_trace import BadTrace, convert_trace, main, write_trace
+from examples.scale.convert_trace import BadTrace, convert_trace, main, write_trace
 
 from fedraw.experiment.costs import read_devices
 from fedraw.simulation.availability import RecordedAvailability, read_intervals

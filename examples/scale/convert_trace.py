@@ -1,6 +1,6 @@
 """Converts public traces of devices and of their availability to tables that fedraw reads.
 
-    python examples/convert_trace.py FORMAT FILE -o TABLE.csv [--clients 1000] [--seed 1]
+    python examples/scale/convert_trace.py FORMAT FILE -o TABLE.csv [--clients 1000] [--seed 1]
 
 The table is for costs.trace or availability.trace of a spec. The formats are:
 

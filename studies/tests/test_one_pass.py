@@ -92,8 +92,9 @@ def test_features_with_pooled_statistics_are_marked(tmp_path: Path) -> None:
     rows = [row for row in one_pass_rows("full", CPU) if row.dataset == "ham10000"]
     labels = ("akiec", "bcc", "bkl", "df", "mel", "nv", "vasc")
     solved = cell(rows[0], 9201, 70, "every member was heard")
-    CellFiles(tmp_path).write(replace(solved, recall=dict.fromkeys(labels, 50.0)))
-    text = write_one_pass(outcomes(tmp_path, CPU, ONE_PASS), CPU, tmp_path)
+    cells = CellFiles(tmp_path)
+    cells.write(replace(solved, recall=dict.fromkeys(labels, 50.0)), "one-pass")
+    text = write_one_pass(outcomes(cells, CPU, ONE_PASS), CPU, tmp_path)
     found = [own.split("|")[1:4] for own in text.splitlines() if own.startswith("| ham10000")]
     marked = {method.strip(): dataset.strip() for dataset, _, method in found}
     assert marked == {row.method: "ham10000 *" for row in rows[:-1]} | {

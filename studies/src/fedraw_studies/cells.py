@@ -71,16 +71,6 @@ class CellRecord:
         return self.curve[-1][0]
 
     @property
-    def name(self) -> str:
-        """The name of the run: its key and its seed."""
-        return f"{self.key}-{self.seed}"
-
-    @property
-    def events(self) -> int:
-        """The number of its events; the last model is always evaluated."""
-        return self.curve[-1][0]
-
-    @property
     def rare_labels(self) -> tuple[str, ...]:
         """The names of the rare labels of the metrics."""
         labels = list(self.recall)

@@ -87,13 +87,14 @@ mutate: install ## change one line at a time and see whether a test notices
 	$(BIN)/python -m stress.mutate --package server --sample 200 --seed 1 || status=1; \
 	exit $$status
 
-check: install ## format, lint, strict types, the site; changes nothing
+check: install ## format, lint, strict types, ceilings of lines, the site; changes nothing
 	@$(MAKE) --no-print-directory --jobs 2 lint docs
 
 lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python tools/shape.py --check
 
 docs: install ## build the site docs/_build/html; a warning or a dead internal link is an error
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs docs/_build/html

@@ -121,7 +121,6 @@ def test_ctrl_c_while_fetching(server: FileServer, tmp_path: Path) -> None:
     assert err.endswith("fedraw: interrupted; repeat the command to resume\n")
     done = fedraw("fetch", "resnet18", release=release, data=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert server.asked[1].status == 206
 
 
 def test_check_counts_labels(tmp_path: Path) -> None:

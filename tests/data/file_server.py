@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,6 @@ class Asked:
     """One request and its response."""
 
     path: str
-    range: str | None
     status: int = 0
     sent: int = 0
 
@@ -26,8 +24,6 @@ class FileServer:
 
     url: str
     files: dict[str, bytes] = field(default_factory=dict)
-    ranges: bool = True
-    tags: bool = True
     statuses: list[int] = field(default_factory=list)
     cuts: list[int] = field(default_factory=list)
     hang: threading.Event | None = None  # a cut then waits for it instead of closing
@@ -58,7 +54,7 @@ def serving() -> Iterator[FileServer]:
 def _handler(server: FileServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked = Asked(self.path, self.headers.get("Range"))
+            asked = Asked(self.path)
             server.asked.append(asked)
             content = server.files.get(self.path.partition("?")[0])
             asked.status = server.statuses.pop(0) if server.statuses else 200
@@ -70,34 +66,15 @@ def _handler(server: FileServer) -> type[BaseHTTPRequestHandler]:
             self._serve(asked, content)
 
         def _serve(self, asked: Asked, content: bytes) -> None:
-            tag = f'"{hashlib.md5(content).hexdigest()}"'
-            start = self._start(asked, tag)
-            if start >= len(content) > 0:
-                asked.status = 416
-                self.send_response(416)
-                self.end_headers()
-                return
-            asked.status = 206 if start else 200
-            self.send_response(asked.status)
-            if server.tags:
-                self.send_header("ETag", tag)
-            if start:
-                span = f"bytes {start}-{len(content) - 1}/{len(content)}"
-                self.send_header("Content-Range", span)
-            self.send_header("Content-Length", str(len(content) - start))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self._send(asked, content, start)
+            self._send(asked, content)
 
-        def _start(self, asked: Asked, tag: str) -> int:
-            unchanged = self.headers.get("If-Range", tag) == tag
-            if asked.range is None or not server.ranges or not unchanged:
-                return 0
-            return int(asked.range.removeprefix("bytes=").rstrip("-"))
-
-        def _send(self, asked: Asked, content: bytes, start: int) -> None:
+        def _send(self, asked: Asked, content: bytes) -> None:
             end = server.cuts.pop(0) if server.cuts else len(content)
-            asked.sent = len(content[start:end])  # first, as a reader may be done before us
-            self.wfile.write(content[start:end])
+            asked.sent = len(content[:end])  # first, as a reader may be done before us
+            self.wfile.write(content[:end])
             if end < len(content) and server.hang is not None:
                 self.wfile.flush()
                 server.hang.wait(30)

@@ -1,15 +1,14 @@
-"""Downloads one file, resuming after interruptions.
+"""Downloads one file, and tries again after interruptions.
 
-Bytes go to NAME.part beside the target, and NAME.part.json records the version of the file that
-they belong to. A later attempt, in this process or another, requests the rest of that version.
+Bytes go to NAME.part beside the target. Every attempt starts from the beginning: a file that is too
+large for a connection can be put into the folder of downloads by other means.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedraw.data.releases import Progress, digest, size_text
@@ -25,8 +24,7 @@ except ImportError as error:
 # Called with a message for the user.
 Notify = Callable[[str], None]
 
-# Bytes; small, because a partly received chunk is lost when the connection breaks.
-_CHUNK = 1 << 16
+_CHUNK = 1 << 16  # bytes
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 
 
@@ -66,39 +64,16 @@ def download(
     """
     pooch.get_logger().setLevel("WARNING")
     part = target.with_name(target.name + PARTIAL)
-    resume = _ResumableDownload(part, checksum, progress, notify, retry)
-    pooch.retrieve(url, checksum, fname=target.name, path=target.parent, downloader=resume)
-
-
-def discard_partial(part: Path) -> None:
-    """Delete a partial download and the record of its version."""
-    part.unlink(missing_ok=True)
-    _version_file(part).unlink(missing_ok=True)
+    fetch = _Downloader(part, checksum, progress, notify, retry)
+    try:
+        pooch.retrieve(url, checksum, fname=target.name, path=target.parent, downloader=fetch)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
-class _FileVersion:
-    """The version of the file that a partial download belongs to, as the server reports it."""
-
-    total: int
-    etag: str | None
-    modified: str | None
-
-    @classmethod
-    def of(cls, response: requests.Response, total: int) -> _FileVersion:
-        return cls(total, response.headers.get("ETag"), response.headers.get("Last-Modified"))
-
-    @property
-    def condition(self) -> dict[str, str]:
-        # A weak tag does not promise identical bytes, so servers ignore it in If-Range.
-        strong = self.etag if self.etag and not self.etag.startswith("W/") else None
-        validator = strong or self.modified
-        return {"If-Range": validator} if validator else {}
-
-
-@dataclass(frozen=True)
-class _ResumableDownload:
-    """The downloader that pooch calls; it continues where the partial download ends."""
+class _Downloader:
+    """The downloader that pooch calls."""
 
     part: Path
     checksum: str | None
@@ -108,57 +83,23 @@ class _ResumableDownload:
 
     def __call__(self, url: str, output_file: str, _: object) -> None:
         Path(output_file).unlink()  # pooch's empty file, which a killed process would leave behind
-        self._download_with_retries(url)
-        self._verify(url)
-        self.part.replace(output_file)
-        discard_partial(self.part)
-
-    def _download_with_retries(self, url: str) -> None:
         attempts = self.retry.attempts
         for attempt in range(1, attempts + 1):
             try:
-                self._download_rest(url, is_retry=attempt > 1)
-                return
+                with self._request(url, is_retry=attempt > 1) as response:
+                    self._write(response)
+                break
             except _Interruption as problem:
                 if attempt == attempts:
-                    message = f"{problem}; gave up after {attempts} attempts{self._resume_hint()}"
-                    raise DownloadFailed(message) from problem
+                    raise DownloadFailed(f"{problem}; gave up after {attempts} attempts") from None
                 wait = self.retry.wait * 2 ** (attempt - 1)
                 self.notify(f"{problem}; attempt {attempt + 1} of {attempts} in {wait:g} s")
                 time.sleep(wait)
+        self._verify(url)
+        self.part.replace(output_file)
 
-    def _download_rest(self, url: str, is_retry: bool) -> None:
-        version, received = self._partial()
-        if version and 0 < received == version.total:
-            return
-        with self._request(url, version, received, is_retry) as response:
-            if received and self._is_continuation(response, version, received):
-                self._write(response, received)
-                return
-            if response.status_code == 200:
-                if received:
-                    self.notify(f"{url} changed or cannot be resumed; starting again from 0 bytes")
-                self._write(response, 0)
-                return
-        discard_partial(self.part)
-        raise _Interruption(f"{url} changed since its download began; starting again from 0 bytes")
-
-    def _partial(self) -> tuple[_FileVersion | None, int]:
-        """Return the version of the partial download and its size in bytes."""
-        try:
-            version = _FileVersion(
-                **json.loads(_version_file(self.part).read_text(encoding="utf-8"))
-            )
-            return version, self.part.stat().st_size
-        except (OSError, ValueError, TypeError):
-            return None, 0
-
-    def _request(
-        self, url: str, version: _FileVersion | None, received: int, is_retry: bool
-    ) -> requests.Response:
+    def _request(self, url: str, is_retry: bool) -> requests.Response:
         headers = {"Accept-Encoding": "identity"}
-        if version and received:
-            headers |= {"Range": f"bytes={received}-", **version.condition}
         try:
             response = requests.get(url, headers=headers, stream=True, timeout=self.retry.timeout)
         except (requests.ConnectionError, requests.Timeout) as error:
@@ -169,35 +110,19 @@ class _ResumableDownload:
             raise _Interruption(f"{url}: {_reason(error)}") from error
         except requests.RequestException as error:
             raise DownloadFailed(f"{url} cannot be fetched ({error})") from error
-        if response.status_code in (200, 206, 416):
+        if response.status_code == 200:
             return response
         response.close()
         message = f"{url} answered {response.status_code} {response.reason}".rstrip()
         transient = response.status_code in _TRANSIENT
         raise _Interruption(message) if transient else DownloadFailed(message)
 
-    def _is_continuation(
-        self, response: requests.Response, version: _FileVersion | None, received: int
-    ) -> bool:
-        """Return whether the response continues the partial download."""
-        first, _, total = response.headers.get("Content-Range", "").partition("/")
-        return (
-            response.status_code == 206
-            and version is not None
-            and first.startswith(f"bytes {received}-")
-            and total == str(version.total)
-            and _FileVersion.of(response, version.total) == version
-        )
-
-    def _write(self, response: requests.Response, done: int) -> None:
+    def _write(self, response: requests.Response) -> None:
         length = response.headers.get("Content-Length", "")
-        total = done + int(length) if length.isdecimal() else 0
+        done, total = 0, int(length) if length.isdecimal() else 0
         name = self.part.name.removesuffix(PARTIAL)
         try:
-            if done == 0:
-                version = _FileVersion.of(response, total)
-                _version_file(self.part).write_text(json.dumps(asdict(version)), encoding="utf-8")
-            with self.part.open("ab" if done else "wb") as file:
+            with self.part.open("wb") as file:
                 for chunk in _chunks(response):
                     file.write(chunk)
                     done += len(chunk)
@@ -205,7 +130,7 @@ class _ResumableDownload:
         except OSError as error:
             raise FedrawError(
                 f"{self.part}: {error.strerror} after {size_text(done)}; free "
-                f"{size_text(max(total - done, 0))} more, and repeat the command to resume"
+                f"{size_text(max(total, done))}, and repeat the command"
             ) from error
         if done < total:
             raise _Interruption(f"{response.url}: the connection broke at {done} of {total} bytes")
@@ -215,20 +140,10 @@ class _ResumableDownload:
             return
         found = digest(self.part, self.checksum)
         if found != self.checksum:
-            discard_partial(self.part)
             raise FedrawError(
                 f"{url}: the downloaded file has {found}, but {self.checksum} is published; it was "
                 "removed, so try again"
             )
-
-    def _resume_hint(self) -> str:
-        _, received = self._partial()
-        hint = f"; {size_text(received)} are kept in {self.part}; repeat the command to resume"
-        return hint if received else ""
-
-
-def _version_file(part: Path) -> Path:
-    return part.with_name(part.name + ".json")
 
 
 def _chunks(response: requests.Response) -> Iterator[bytes]:

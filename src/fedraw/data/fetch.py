@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from fedraw.data.download import DownloadFailed, Notify, RetryPolicy, discard_partial, download
+from fedraw.data.download import DownloadFailed, Notify, RetryPolicy, download
 from fedraw.data.releases import Progress, Release, Source, damage, find, missing, size_text
 from fedraw.errors import BadInput, FedrawError
 from fedraw.storage.files import PARTIAL
@@ -115,7 +115,7 @@ def _fetch(
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Lock the folder: two processes that append to one partial download would corrupt it."""
+    """Lock the folder: two processes that write one partial download would corrupt it."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         if not acquire(handle):
@@ -138,8 +138,7 @@ def _make_download_folder(root: Path) -> Path:
 
 def _check_free_space(release: Release, sources: list[Source], downloads: Path) -> None:
     complete = sum(_size(downloads / source.file) for source in sources)
-    partial = sum(_size(downloads / f"{source.file}{PARTIAL}") for source in sources)
-    rest = max(0, sum(source.size for source in sources) - complete - partial)
+    rest = max(0, sum(source.size for source in sources) - complete)
     tables_only = all(source.kind == "file" for source in sources)
     unpacked = sum(source.size for source in sources) if tables_only else release.unpacked
     free = shutil.disk_usage(downloads).free
@@ -161,7 +160,6 @@ def _obtain(
     archive = downloads / source.file
     if options.force:
         archive.unlink(missing_ok=True)
-        discard_partial(downloads / f"{source.file}{PARTIAL}")
     if archive.exists():
         wrong = damage(source, archive)
         if wrong is not None:

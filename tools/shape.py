@@ -44,7 +44,7 @@ BUDGETS = {
     "storage": (800, 1_170),
     "eventlog": (2_400, 3_900),
     "simulation": (1_850, 2_850),
-    "data": (2_700, 4_650),
+    "data": (2_700, 4_680),
     "learning": (2_900, 3_550),
     "experiment": (3_900, 7_600),
     "auditing": (2_950, 4_750),

@@ -79,7 +79,6 @@ ONLY_IN = {
     "flwr": {"flower"},
     "nvflare": {"flare"},
     "opendp": {"privacy"},
-    "cryptography": {"privacy"},
     "starlette": {"dashboard"},
     "uvicorn": {"dashboard"},
     "prometheus_client": {"dashboard"},

@@ -19,7 +19,7 @@ GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
     [
         ("audit", 1, ()),
         ("strategies", 1, ()),
-        ("privacy", 4, ("opendp", "flwr")),
+        ("privacy", 3, ("opendp", "flwr")),
         ("flower-apps", 3, ("torch", "flwr")),
         ("one-pass", 5, ("torch", "flwr")),
     ],

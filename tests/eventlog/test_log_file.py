@@ -36,6 +36,21 @@ def test_a_written_log_is_read_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        ("arrival", "copy", True),
+        ("rejected", "copy", True),
+        ("evaluation", "serving", {"metrics": {"AvgRare": 50.0}}),
+    ],
+)
+def test_a_field_that_only_the_previous_release_wrote_is_left_out(
+    kind: str, field: str, value: object
+) -> None:
+    own = record(kind)
+    assert from_fields({**to_fields(own), field: value}) == own
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         (b'{"kind":"arr', "line 5 is not a record of an event log; was the run cut off"),

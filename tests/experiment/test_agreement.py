@@ -14,7 +14,7 @@ from fedraw.experiment.spec import Spec
 AGAIN = {"drift": {"kind": "move", "label": 9, "declared": "again"}}
 RARE_FIRST = {"receivers": "rare-first", "concurrency": 10}
 LIE = {"label": 9}
-SECRET = {"mechanism": "secure-sum"}
+SECRET = {"mechanism": "randomised-response", "epsilon": 2.0}
 
 
 @pytest.mark.parametrize(

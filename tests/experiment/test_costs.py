@@ -13,7 +13,7 @@ import fedraw
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.compare import compare
 from fedraw.eventlog.measures import Goal
-from fedraw.eventlog.records import ArrivalRecord, LostRecord
+from fedraw.eventlog.records import LostRecord
 from fedraw.experiment.options import Options
 from fedraw.experiment.runner import run_seed
 from fedraw.experiment.scenario import Scenario
@@ -62,10 +62,10 @@ def test_a_training_takes_its_samples_and_its_transfers() -> None:
     }
 
 
-def test_lost_work_is_paid_and_copies_are_sent_twice() -> None:
+def test_lost_work_is_paid() -> None:
     conditions: dict[str, Any] = {
         "availability": {"online": 0.5, "cycle": 40.0, "interrupted": "lose"},
-        "losses": {"lost": 0.2, "twice": 0.2},
+        "losses": {"lost": 0.2},
     }
     plain = {"model_bytes": 1000}
     (run,) = fedraw.simulate(
@@ -76,10 +76,8 @@ def test_lost_work_is_paid_and_copies_are_sent_twice() -> None:
         kind = record.kind
         if isinstance(record, LostRecord) and record.reason == WENT_OFFLINE:
             kind = "offline"
-        elif isinstance(record, ArrivalRecord) and record.copy:
-            kind = "copy"
         kinds.append(kind)
-    sent = {"arrival": 2, "lost": 2, "offline": 1, "copy": 1}
+    sent = {"arrival": 2, "lost": 2, "offline": 1}
     assert all(kind in kinds for kind in sent)
     assert run.summary["costs"]["bytes"] == 1000 * sum(sent.get(kind, 0) for kind in kinds)
     assert "joules" not in run.summary["costs"]
@@ -167,7 +165,7 @@ def test_without_costs_a_goal_is_paid_in_hours(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_has_the_same_costs(tmp_path: Path) -> None:
-    wanted = trained("fedbuff", losses={"lost": 0.2, "twice": 0.2})
+    wanted = trained("fedbuff", losses={"lost": 0.2})
     run_seed(wanted, 1, tmp_path / "whole")
     asked = iter(range(100))
     with pytest.raises(Interrupted):

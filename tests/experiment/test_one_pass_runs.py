@@ -188,7 +188,6 @@ SPEEDS: list[dict[str, Any]] = [
     {"run": {**TOY["run"], "concurrency": 1}},
     {"run": {**TOY["run"], "concurrency": 3, "receivers": "rare-first"}},
     {"losses": {"lost": 0.3}},
-    {"losses": {"twice": 0.5}},
 ]
 
 
@@ -208,8 +207,7 @@ def test_executors_do_not_change_a_byte(executor: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("executor", ["inline", "processes"])
 def test_large_messages_are_kept_in_a_file(executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    again = spec(losses={"twice": 0.5}, drift={"label": 8, "kind": "move", "at": 0.01,
-                                               "declared": "again"})  # fmt: skip
+    again = spec(drift={"label": 8, "kind": "move", "at": 0.01, "declared": "again"})
     plain = totals(again, executor)
     monkeypatch.setattr("fedraw.experiment.training.MOST_IN_MEMORY", 0)
     monkeypatch.setattr("fedraw.simulation.executors.spilled._PART", 2**15)
@@ -287,10 +285,11 @@ def test_a_client_that_claims_other_counts_is_refused(tmp_path: Path) -> None:
     assert "declare the counts of the samples that are summed" in reasons[0]
 
 
+SECRET = {"mechanism": "randomised-response", "epsilon": 2.0}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"training": {"kind": "none"}}, "training.kind = 'none' does not go with strategy 'one-pass'"),
     ({"calibration": {}}, ".calibration. does not go with strategy 'one-pass': its output layer"),
-    ({"summaries": {"mechanism": "secure-sum"}}, ".summaries. does not go with strategy"),
+    ({"summaries": SECRET}, ".summaries. does not go with strategy"),
     ({"strategy": {"name": "one-pass", "floor": 5000}}, "strategy.floor = 5000: no client has so"),
     ({"features": {"backbone": "relu", "width": 9000}}, "features.width = 9000 must be from 1 to"),
     ({"training": {"model": "text"}, "features": None},
@@ -404,7 +403,7 @@ NOISY = {"name": "one-pass", "epsilon": 20.0}
 def test_noise_repeats_and_does_not_depend_on_speeds() -> None:
     assert totals(spec(strategy=NOISY)) == totals(spec(strategy=NOISY))
     assert totals(spec(strategy=NOISY)) != totals(spec())
-    fast = spec(strategy=NOISY, speeds={"kind": "equal"}, losses={"twice": 0.5})
+    fast = spec(strategy=NOISY, speeds={"kind": "equal"}, losses={"lost": 0.3})
     assert totals(fast) == totals(spec(strategy=NOISY))
 
 

@@ -56,7 +56,6 @@ def test_a_killed_node_changes_nothing(nodes: Any, tmp_path: Path) -> None:
             "availability.online": 0.5,
             "availability.cycle": 4.0,
             "losses.lost": 0.1,
-            "losses.twice": 0.1,
             "membership.joining": 0.3,
             "membership.leaving": 0.3,
             "membership.within": 10.0,

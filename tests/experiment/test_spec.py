@@ -154,7 +154,7 @@ def test_the_strategy_gets_its_own_keys_and_the_local_rate() -> None:
         ({"summaries": {"mechanism": "whisper"}}, "summaries.mechanism = 'whisper' must be"),
         (
             {
-                "summaries": {"mechanism": "secure-sum"},
+                "summaries": {"mechanism": "randomised-response", "epsilon": 2.0},
                 "strategy": {"name": "fedraw", "labels": "checked"},
             },
             "the server sees no claims; use 'declared' or 'inferred'",

@@ -245,7 +245,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"labels": ()}, "labels has 0 names, and the model 3 outputs; set labels"),
     ({"feature_map": "", "seconds": 9.0}, "OnePass needs feature_map"),
     ({"max_staleness": 3}, "max_staleness does not go with OnePass: sums do not become stale"),
-    ({"summaries": Privacy("secure-sum")}, "summaries does not go with OnePass: sums contain"),
+    (
+        {"summaries": Privacy("randomised-response", 2)},
+        "summaries does not go with OnePass: sums contain",
+    ),
 ]
 
 

@@ -149,7 +149,7 @@ def test_an_offline_client_pauses_or_loses_its_work() -> None:
     assert pause.flight(0, 0, 1.0, 1.5) == Flight(5.5, paused=3.0)
     assert pause.flight(0, 0, 1.0, 4.0) == Flight(11.0, paused=6.0)
     assert pause.flight(0, 0, 98.0, 4.0).ends == inf
-    assert lose.flight(0, 0, 1.0, 1.5) == Flight(2.0, 0, WENT_OFFLINE)
+    assert lose.flight(0, 0, 1.0, 1.5) == Flight(2.0, WENT_OFFLINE)
     assert [pause.ready(0, time) for time in (1.0, 2.0, 99.0)] == [1.0, 5.0, inf]
 
 
@@ -200,41 +200,27 @@ def test_with_few_at_once_only_those_online_are_drawn() -> None:
     assert {step.client for step in found} == set(range(8))
 
 
-def test_updates_are_lost_and_arrive_twice_as_often_as_asked() -> None:
+def test_updates_are_lost_as_often_as_asked() -> None:
     uniform = Drawn(np.ones(1), Streams(4), lambda rng, n: rng.random(n), "losses")
-    losses = LossLaw(uniform, 0.2, 0.1)
-    copies = np.array([losses.copies(0, n) for n in range(4000)])
-    assert np.bincount(copies) / 4000 == pytest.approx([0.2, 0.7, 0.1], abs=0.03)
+    losses = LossLaw(uniform, 0.2)
+    lost = [losses.loses(0, n) for n in range(4000)]
+    assert np.mean(lost) == pytest.approx(0.2, abs=0.03)
 
 
-class Fates:
-    """Losses that are written down: how often the update of each training arrives."""
+class LosesFirst:
+    """Loses the first update of each client."""
 
-    def __init__(self, *copies: int) -> None:
-        self._copies = copies
-
-    def copies(self, client: int, training: int) -> int:
-        return self._copies[training] if client == 0 else 1
+    def loses(self, client: int, training: int) -> bool:
+        return training == 0
 
 
-def test_a_lost_update_reaches_no_strategy_and_a_copy_reaches_it_twice() -> None:
-    fates: Any = Fates(0, 2, 1, 1)
-    run = running(FedFa(2), [1.0], Flights(losses=fates))
-    first, second, third = steps(run, 3)
+def test_a_lost_update_reaches_no_strategy_and_its_client_trains_again() -> None:
+    losses: Any = LosesFirst()
+    run = running(FedFa(2), [1.0], Flights(losses=losses))
+    first, second = steps(run, 2)
     assert first.happened == [(1.0, Lost(0, 0.0, LOST))]
-    assert (first.event, first.time, first.start_time, first.copy) == (1, 2.0, 1.0, False)
-    assert (second.event, second.time, second.start_time, second.copy) == (2, 2.0, 1.0, True)
-    assert second.contents.clients == [0, 0]
-    assert (third.event, third.time, third.start_time) == (3, 3.0, 2.0)
-
-
-def test_a_round_refuses_the_copy_and_goes_on() -> None:
-    fates: Any = Fates(2, 2, 2)
-    run = running(FedAvg(), [1.0, 1.5], Flights(losses=fates))
-    found = steps(run, 6)
-    assert [step.client for step in found] == [0, 0, 1, 0, 0, 1]
-    assert [step.refused is not None for step in found] == [False, True, False] * 2
-    assert run.state.version == 2
+    assert (first.event, first.time, first.start_time) == (1, 2.0, 1.0)
+    assert (second.event, second.time, second.start_time) == (2, 3.0, 2.0)
 
 
 def members(clients: int, *changes: tuple[float, Joined | Left]) -> MembershipChanges:
@@ -342,7 +328,7 @@ def test_a_restored_run_goes_on_as_if_nothing_had_been(
             conditions=Flights(
                 Renewal(np.full(9, 0.5), 5.0, streams),
                 "lose",
-                LossLaw(uniform, 0.1, 0.2),
+                LossLaw(uniform, 0.2),
                 next_leave(changes),
             ),
             membership=members(
@@ -356,7 +342,7 @@ def test_a_restored_run_goes_on_as_if_nothing_had_been(
 
     run = fresh()
     run.step()
-    for _ in range(60):  # at every place, second copies included
+    for _ in range(60):
         again = fresh()
         again.restore(deepcopy(run.save()))
         assert again.step() == run.step()

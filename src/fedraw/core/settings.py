@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedraw.core.removed import removal
+from fedraw.core.removed import is_neutral, removal
 from fedraw.errors import BadInput, nearest
 
 T = TypeVar("T")
@@ -59,13 +59,15 @@ def checked_settings(
 ) -> dict[str, Any]:
     """Return the table's values in the types of the dataclass's fields.
 
-    A field named in `hidden` counts as an unknown key. `other_keys` are keys of the section that
+    A removed setting with a value under which it did nothing is left out. A field named in `hidden`
+    counts as an unknown key. `other_keys` are keys of the section that
     the caller has already read; a message about a misspelt key may suggest them.
     """
     if not isinstance(table, Mapping):
         raise BadInput(f"[{section}] must be a table of settings, got {table!r}")
     hints = type_hints(kind)
     known = {field.name: field for field in fields(kind) if field.name not in hidden}
+    table = {k: v for k, v in table.items() if k in known or not is_neutral(f"{section}.{k}", v)}
     for key in table:
         if key not in known:
             choices = [*other_keys, *known]

@@ -129,7 +129,6 @@ class ArrivalRecord:
     norm: float | None = None  # of the update, on a server
     metrics: Mapping[str, float | None] | None = None  # reported by the client's training
     paused: float = 0.0  # seconds that the client was offline while it trained
-    copy: bool = False  # whether the same update had arrived before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +144,6 @@ class RejectedRecord:
     reason: str
     norm: float | None = None
     paused: float = 0.0
-    copy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -425,4 +423,4 @@ def _inner_check(hint: Any) -> Callable[[Any], bool] | None:
 
 _FORMS = {name: _Form(kind) for name, kind in KINDS.items()}
 # Fields of logs of fedraw 0.2 that this version does not read.
-_RETIRED = {"evaluation": ("serving",)}
+_RETIRED = {"evaluation": ("serving",), "arrival": ("copy",), "rejected": ("copy",)}

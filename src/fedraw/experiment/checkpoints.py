@@ -48,7 +48,6 @@ class _Flights:
     version: Ints
     event: Ints
     time: Floats
-    copies: Ints
     reasons: list[str]
     reason: Ints
     paused: Floats
@@ -66,7 +65,6 @@ class _Flights:
             np.array([one.version for one in flights], np.int64),
             np.array([one.event for one in flights], np.int64),
             np.array([one.time for one in flights], np.float64),
-            np.array([one.copies for one in flights], np.int64),
             reasons,
             np.array([reasons.index(one.reason) for one in flights], np.int64),
             np.array([one.paused for one in flights], np.float64),
@@ -74,13 +72,12 @@ class _Flights:
 
     def in_flight(self) -> dict[ClientId, InTraining]:
         flights = [
-            InTraining(self.models[model], version, event, time, copies, self.reasons[why], paused)
-            for model, version, event, time, copies, why, paused in zip(
+            InTraining(self.models[model], version, event, time, self.reasons[why], paused)
+            for model, version, event, time, why, paused in zip(
                 self.model.tolist(),
                 self.version.tolist(),
                 self.event.tolist(),
                 self.time.tolist(),
-                self.copies.tolist(),
                 self.reason.tolist(),
                 self.paused.tolist(),
                 strict=True,
@@ -197,10 +194,16 @@ class Checkpoints:
         self._folders.remove()
 
 
+# Fields of checkpoints of fedraw 0.2 that this version does not read.
+_RETIRED = {"timeline": ("copy",), "flights": ("copies",)}
+
+
 def _load(folder: Path, state: type[Any]) -> Saved:
     tree, arrays = snapshot.read(folder)
 
     def part(kind: Any, name: str) -> Any:
+        for retired in _RETIRED.get(name, ()):
+            tree[name].pop(retired, None)
         return snapshot.unpack(kind, tree[name], arrays)
 
     timeline = replace(

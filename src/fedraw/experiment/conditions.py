@@ -104,29 +104,20 @@ class Availability:
 
 @dataclass(frozen=True)
 class Losses:
-    """Updates that are lost on the way, or arrive twice.
+    """Updates that are lost on the way.
 
     Args:
         lost: The probability that an update never reaches the server. Its client is handed the
             model anew.
-        twice: The probability that it reaches the server twice.
 
     """
 
     lost: float = 0.0
-    twice: float = 0.0
 
     def __post_init__(self) -> None:
         check_types(self, "losses")
-        for key in ("lost", "twice"):
-            value = getattr(self, key)
-            if not 0 <= value < 1:
-                raise BadInput(f"losses.{key} = {value} must be from 0 to below 1")
-        if self.lost + self.twice > 1:
-            raise BadInput(
-                f"losses.lost = {self.lost} and losses.twice = {self.twice} are more than 1 "
-                "together; an update cannot be lost and arrive twice"
-            )
+        if not 0 <= self.lost < 1:
+            raise BadInput(f"losses.lost = {self.lost} must be from 0 to below 1")
 
 
 @dataclass(frozen=True)
@@ -227,7 +218,7 @@ def flights_of(
     if losses is not None:
         every = np.ones(len(clients.table))
         uniform = Drawn(every, streams, lambda rng, n: rng.random(n), "losses")
-        law = LossLaw(uniform, losses.lost, losses.twice)
+        law = LossLaw(uniform, losses.lost)
     leaves = next_leave(changes) if changes else None
     if process is None and law is None and leaves is None and costs is None:
         return None

@@ -192,9 +192,9 @@ def _positive(text: str) -> float:
 class CostMeter:
     """Adds up the costs of a run's trainings, from the records of its log.
 
-    A training counts when it ends: one download, one upload for each time that its update was sent,
-    and the power of the client for the seconds that it computed. Trainings in progress at the end,
-    or when their client leaves, are not counted.
+    A training counts when it ends: one download, one upload if its update was sent, and the power
+    of the client for the seconds that it computed. Trainings in progress at the end, or when their
+    client leaves, are not counted.
     """
 
     def __init__(self, settings: Costs, costs: ClientCosts, clients: Sequence[ClientId]) -> None:
@@ -209,9 +209,6 @@ class CostMeter:
         if not isinstance(record, ArrivalRecord | RejectedRecord | LostRecord):
             return
         size, update = self._costs.model_bytes, self._costs.update_bytes
-        if not isinstance(record, LostRecord) and record.copy:
-            self._bytes += update
-            return
         sent = not (isinstance(record, LostRecord) and record.reason == WENT_OFFLINE)
         self._bytes += size + update * sent
         client = self._position[record.client]

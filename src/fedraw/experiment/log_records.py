@@ -143,7 +143,6 @@ def arrival_record(step: Step) -> ArrivalRecord | RejectedRecord:
             start_time=step.start_time,
             reason=step.refused,
             paused=step.paused,
-            copy=step.copy,
         )
     return ArrivalRecord(
         event=step.event,
@@ -159,7 +158,6 @@ def arrival_record(step: Step) -> ArrivalRecord | RejectedRecord:
         weights=_plain(step.contents.weights) if step.aggregated else (),
         metrics=step.metrics,
         paused=step.paused,
-        copy=step.copy,
     )
 
 

@@ -29,6 +29,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from fedraw.core.layout import Layout
+from fedraw.core.removed import without_neutral
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, error_context
 from fedraw.eventlog.compare import flat
@@ -77,7 +78,7 @@ class RunFolder:
     def refuse_other_spec(self, tables: dict[str, Any]) -> None:
         """Refuse to resume a run with another spec."""
         try:
-            before = tomllib.loads(self._spec.read_text(encoding="utf-8"))
+            before = without_neutral(tomllib.loads(self._spec.read_text(encoding="utf-8")))
         except (OSError, ValueError) as problem:
             if not self._can_continue:  # killed before it began
                 return
@@ -88,7 +89,7 @@ class RunFolder:
         if not tables.get("parts"):
             with error_context(f"cannot resume {self.path}"):
                 refuse_parts(before.get("parts"))
-        then, now = flat(before), flat(json.loads(json.dumps(tables)))
+        then, now = flat(before), flat(without_neutral(json.loads(json.dumps(tables))))
         changed = [key for key in {**then, **now} if then.get(key) != now.get(key)]
         if changed and (before or self._can_continue):
             if self._spec_in_log() not in (None, then):
@@ -106,7 +107,9 @@ class RunFolder:
             start = next(read_log(self.log), None)
         except BadInput:
             return None
-        return flat(start.spec) if isinstance(start, StartRecord) and start.spec else None
+        if not isinstance(start, StartRecord) or not start.spec:
+            return None
+        return flat(without_neutral(start.spec))
 
     def refuse_other_inputs(self, opening: Iterable[Record]) -> None:
         """Refuse to resume a run whose input files have changed.
@@ -116,6 +119,9 @@ class RunFolder:
         """
         for known, record in zip(read_log(self.log), opening, strict=False):
             before, now = to_fields(known), json.loads(json.dumps(to_fields(record)))
+            for record_fields in (before, now):
+                if "spec" in record_fields:
+                    record_fields["spec"] = without_neutral(record_fields["spec"])
             keys = [key for key in {**now, **before} if key != "notes"]
             changed = next((key for key in keys if before.get(key) != now.get(key)), None)
             if changed is not None:

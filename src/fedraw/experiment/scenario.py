@@ -107,12 +107,6 @@ class Scenario:
                 "of a float type and no labels; for classes, give whole numbers or names as "
                 "labels; for a regression, give groups, or use another method"
             )
-        if spec.losses is not None and spec.losses.twice and strategy.needs.sends == "residual":
-            raise BadInput(
-                f"losses.twice = {spec.losses.twice}: {spec_name(strategy)!r} adds up residuals, "
-                "and one that arrives twice would spoil its model for ever; set it to 0, or let "
-                "the server remember (for AREA, memory = 'server')"
-            )
         costs = None
         if spec.costs is not None:
             sent = None

@@ -155,7 +155,7 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         concurrency: The number of clients that train at the same time; by default all.
         receivers: Which client trains next below full concurrency: any, or rare clients first.
         availability: When clients are online; by default always.
-        losses: Probabilities that updates are lost or arrive twice.
+        losses: The probability that an update is lost.
         membership: Clients that join and leave during the run.
         costs: The costs of computing and sending, in seconds, bytes and energy.
         features: Train on features of the inputs: `fedraw.Features(...)`, "convolutions", "relu",

@@ -2,8 +2,8 @@
 
 The features z of a sample are the inputs of the output layer. For each label, every client computes
 the number of its samples (n), the sum of their features (Σ z) and the sum of their products
-(Σ z zᵀ). The server needs only the sums over all clients, so a secure sum suffices, and the pooled
-mean and covariance are exact:
+(Σ z zᵀ). The server needs only the sums over all clients, so secure aggregation suffices, and the
+pooled mean and covariance are exact:
 
     μ = Σ z / n,    Σ = (Σ z zᵀ − n μ μᵀ) / (n − 1).
 

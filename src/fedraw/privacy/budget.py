@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, get_args
 
+from fedraw.core.removed import removal
 from fedraw.core.settings import one_of
 from fedraw.errors import BadInput, MissingExtra
 
-Mechanism = Literal["randomised-response", "secure-sum"]
+Mechanism = Literal["randomised-response"]
 Unit = Literal["client", "label"]
 
 # The range of epsilon for one bit or one score. Below it, floats cannot distinguish the answers
@@ -24,9 +25,7 @@ LEAST, MOST = 1e-6, 20.0
 class Privacy:
     """The mechanism by which clients report their labels and their rarity scores.
 
-    randomised-response  each client sends its presence bits, flipped at random, at `epsilon`
-    secure-sum           the server learns the exact sum of the bits, but no client's bits
-
+    With randomised response, each client sends its presence bits, flipped at random, at `epsilon`.
     `unit` is what epsilon protects. "client" protects the whole label set: each of the L bits gets
     epsilon / L. "label" protects the presence of one label: each bit gets epsilon, so the whole set
     costs L · epsilon. Each client also sends its score, with noise only if `score_epsilon` is set.
@@ -43,25 +42,20 @@ class Privacy:
     score_epsilon: float | None = None
 
     def __post_init__(self) -> None:
+        if gone := removal("summaries.mechanism", self.mechanism):
+            raise BadInput(gone)
         one_of("mechanism", self.mechanism, get_args(Mechanism))
         one_of("unit", self.unit, get_args(Unit))
-        if self.mechanism == "secure-sum":
-            if self.epsilon is not None:
-                raise BadInput(
-                    f"epsilon = {self.epsilon!r} has no effect on a secure sum, which adds no "
-                    "noise; remove it"
-                )
-        elif self.epsilon is None:
+        if self.epsilon is None:
             raise BadInput("epsilon is missing; randomised response needs a value such as 2")
-        elif not _positive(self.epsilon):
+        if not _positive(self.epsilon):
             raise BadInput(f"epsilon = {self.epsilon!r} must be a positive number")
         if self.score_epsilon is not None:
             check_epsilon(self.score_epsilon, "score_epsilon")
 
     def epsilon_per_bit(self, labels: int) -> float:
         """Return the epsilon of one presence bit, given the number of labels."""
-        if self.epsilon is None:
-            raise BadInput("a secure sum flips no bits, so there is no epsilon per bit")
+        assert self.epsilon is not None
         own = self.epsilon / labels if self.unit == "client" else self.epsilon
         if not LEAST <= own <= MOST:
             raise BadInput(
@@ -71,8 +65,8 @@ class Privacy:
         return float(own)
 
     def client_epsilon(self, labels: int) -> float:
-        """Return the epsilon of everything that a client sends; inf if a part has no noise."""
-        if self.epsilon is None or self.score_epsilon is None:
+        """Return the epsilon of everything that a client sends; inf if its score has no noise."""
+        if self.score_epsilon is None:
             return math.inf
         return labels * self.epsilon_per_bit(labels) + self.score_epsilon
 

@@ -2,12 +2,10 @@
 
     step    the site sends                              the server computes
     bits    its presence bits, flipped at random        the estimated coverage
-    key     its public key for a secure sum             the roster of a round
-    words   its presence bits under pairwise masks      the exact coverage
     score   its rarity score, given the coverage        the site's weight
 
 A site draws its random bits and its noised score once and stores them in a file, because every new
-draw would spend the budget again. The file also has its private key, and never leaves the site.
+draw would spend the budget again. The file never leaves the site.
 """
 
 from __future__ import annotations
@@ -16,13 +14,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
-from fedraw.core.types import ClientId, LabelCounts
+from fedraw.core.types import LabelCounts
 from fedraw.errors import BadInput
 from fedraw.privacy.budget import Privacy
-from fedraw.privacy.secure_sum import WORD_BYTES, masked, new_keys, pair_seed, unmasked
 from fedraw.privacy.summaries import (
     STEPS,
     estimated_coverage,
@@ -32,8 +28,6 @@ from fedraw.privacy.summaries import (
 )
 from fedraw.storage.files import atomic_write
 
-# A secure sum of fewer clients would show one client's bits to another.
-FEWEST = 3
 # The label that every site has in `counts_of_score`.
 SHARED = "any label"
 
@@ -42,8 +36,7 @@ class LabelRounds:
     """The server's side: collects the coverage from nodes, then asks each node for its score.
 
     The coverage is fixed once `fewest` nodes have taken part; a node that joins later is only asked
-    for its score. If a node drops out of a secure sum, the round ends, and a new round begins among
-    the others.
+    for its score.
 
     Args:
         privacy: The mechanism and its budget.
@@ -66,37 +59,21 @@ class LabelRounds:
             raise BadInput("private label summaries need a public list of all labels; set labels")
         self._privacy = privacy
         self._labels = list(labels)
-        self._fewest = max(fewest, FEWEST if privacy.mechanism == "secure-sum" else 1)
+        self._fewest = fewest
         self.coverage = dict(coverage) if coverage else None
         self.clients = clients  # that the coverage counts
         self._bits: dict[int, list[bool]] = {}
-        self._keys: dict[int, bytes] = {}
-        self._words: dict[ClientId, list[int]] = {}
-        self._roster: tuple[int, ...] = ()
-        self._round = ""
 
     def question(self, node: int) -> dict[str, Any] | None:
         """Return the question for the node; None if the node must wait for others."""
+        if self.coverage is None and node in self._bits:
+            return None
         asked: dict[str, Any] = {"labels": self._labels, **asdict(self._privacy)}
         asked = {key: value for key, value in asked.items() if value is not None}
-        if self.coverage is not None:
-            coverage = list(self.coverage.values())
-            return {**asked, "step": "score", "coverage": coverage, "clients": self.clients}
-        if self._privacy.mechanism == "randomised-response":
-            return None if node in self._bits else {**asked, "step": "bits"}
-        if node not in self._keys:
-            return {**asked, "step": "key"}
-        if node not in self._roster or node in self._words:
-            return None
-        others = [other for other in self._roster if other != node]
-        return {
-            **asked,
-            "step": "words",
-            "round": self._round,
-            "me": str(node),
-            "roster": [str(other) for other in others],
-            "keys": [self._keys[other] for other in others],
-        }
+        if self.coverage is None:
+            return {**asked, "step": "bits"}
+        coverage = list(self.coverage.values())
+        return {**asked, "step": "score", "coverage": coverage, "clients": self.clients}
 
     def answer(self, node: int, reply: Mapping[str, Any]) -> float | None:
         """Process an answer; return the score if the answer is a score, otherwise None."""
@@ -110,46 +87,21 @@ class LabelRounds:
                 return score
             case "bits":
                 self._bits[node] = self._checked_bits(reply.get("bits"))
-            case "key":
-                self._keys[node] = _checked_bytes(reply.get("key"), 32, "key")
-            case "words" if node in self._roster and reply.get("round") == self._round:
-                size = WORD_BYTES * (len(self._labels) + 1)
-                data = _checked_bytes(reply.get("words"), size, "words")
-                parts = [data[i : i + WORD_BYTES] for i in range(0, size, WORD_BYTES)]
-                self._words[node] = [int.from_bytes(part, "little") for part in parts]
-            case _:
-                return None  # an answer to an earlier round, or unrequested counts
-        self._publish_if_enough()
-        return None
+                self._publish_if_enough()
+        return None  # anything else are unrequested counts
 
     def forget(self, node: int) -> None:
-        """Remove a node that has gone offline; a secure sum that needs it begins again."""
+        """Remove a node that has gone offline."""
         self._bits.pop(node, None)
-        self._keys.pop(node, None)
-        if node in self._roster and self.coverage is None:
-            self._roster, self._words = (), {}
-            self._publish_if_enough()
 
     def _publish_if_enough(self) -> None:
-        if self.coverage is not None:
+        if self.coverage is not None or len(self._bits) < self._fewest:
             return
-        if len(self._bits) >= self._fewest:
-            self.clients = len(self._bits)
-            sums = [sum(column) for column in zip(*self._bits.values(), strict=True)]
-            epsilon = self._privacy.epsilon_per_bit(len(self._labels))
-            self._publish(estimated_coverage(sums, self.clients, epsilon).tolist())
-        elif self._roster and len(self._words) == len(self._roster):
-            self.clients = len(self._roster)
-            try:
-                self._publish([max(1, n) for n in unmasked(self._words, self._roster)])
-            except BadInput:  # the masks do not cancel, so a new round begins
-                self._roster = ()
-        if self.coverage is None and not self._roster and len(self._keys) >= self._fewest:
-            self._roster, self._words = tuple(self._keys), {}
-            self._round = token_hex(16)
-
-    def _publish(self, coverage: Sequence[float]) -> None:
-        self.coverage = dict(zip(self._labels, map(float, coverage), strict=True))
+        self.clients = len(self._bits)
+        sums = [sum(column) for column in zip(*self._bits.values(), strict=True)]
+        epsilon = self._privacy.epsilon_per_bit(len(self._labels))
+        coverage = estimated_coverage(sums, self.clients, epsilon).tolist()
+        self.coverage = dict(zip(self._labels, coverage, strict=True))
 
     def _checked_bits(self, bits: Any) -> list[bool]:
         if not isinstance(bits, list) or len(bits) != len(self._labels):
@@ -179,7 +131,7 @@ class PrivateAnswers:
 
     Args:
         privacy: The mechanism and budget to which the site agrees.
-        file: The file in which the site stores its random draws and its private key.
+        file: The file in which the site stores its random draws.
 
     """
 
@@ -198,23 +150,13 @@ class PrivateAnswers:
                     "list of labels; all sites and the server need the same list"
                 )
         stored = self._read(labels)
-        held = [bool(counts.get(label)) for label in labels]
         match step:
             case "bits":
                 if "bits" not in stored:
+                    held = [bool(counts.get(label)) for label in labels]
                     bits = randomised_bits(held, self.privacy.epsilon_per_bit(len(labels)))
                     stored = self._store(stored, bits=bits)
                 return {"step": step, "bits": list(map(int, stored["bits"]))}
-            case "key":
-                if "key" not in stored:
-                    stored = self._store(stored, key=[half.hex() for half in new_keys()])
-                return {"step": step, "key": bytes.fromhex(stored["key"][1])}
-            case "words":
-                return {
-                    "step": step,
-                    "round": question["round"],
-                    **self._words(stored, held, question),
-                }
             case "score":
                 coverage = dict(zip(labels, question["coverage"], strict=True))
                 score = stored.get("score")
@@ -227,24 +169,6 @@ class PrivateAnswers:
                 return {"step": step, "score": float(score)}
             case _:
                 raise BadInput(f"the server asks for the step {step!r:.40}, which is unknown")
-
-    def _words(
-        self, stored: dict[str, Any], held: Sequence[bool], question: Mapping[str, Any]
-    ) -> dict[str, bytes]:
-        """Return the masked bits; refuse to answer a round again with other keys."""
-        terms = [question["me"], *question["roster"], *(key.hex() for key in question["keys"])]
-        answered = stored.get("rounds", {})
-        if question["round"] in answered and answered[question["round"]] != terms:
-            raise BadInput(
-                "the server repeats a round of the secure sum with other keys, which could reveal "
-                "this site's bits; the site does not answer"
-            )
-        private = bytes.fromhex(stored["key"][0])
-        pairs = zip(question["roster"], question["keys"], strict=True)
-        seeds = {other: pair_seed(private, key) for other, key in pairs}
-        self._store(stored, rounds={**answered, question["round"]: terms})
-        words = masked(held, question["me"], seeds, question["round"])
-        return {"words": b"".join(word.to_bytes(WORD_BYTES, "little") for word in words)}
 
     def _refuse_other_settings(self, question: Mapping[str, Any]) -> None:
         own = {key: value for key, value in asdict(self.privacy).items() if value is not None}
@@ -276,9 +200,3 @@ class PrivateAnswers:
         now = {**stored, **more}
         atomic_write(self._file, json.dumps(now).encode(), private=True)
         return now
-
-
-def _checked_bytes(value: Any, size: int, name: str) -> bytes:
-    if not isinstance(value, bytes) or len(value) != size:
-        raise BadInput(f"its {name} is {value!r:.40}; the server asked for {size} bytes")
-    return value

@@ -36,8 +36,8 @@ def private_table(table: LabelTable, privacy: Privacy, rng: np.random.Generator)
     scores. It is only for simulations, because the noise comes from the seeded `rng`.
 
     >>> true = LabelTable.from_counts({"a": {"cat": 4}, "b": {"cat": 2, "dog": 2}})
-    >>> seen = private_table(true, Privacy("secure-sum"), np.random.default_rng(1))
-    >>> seen.labels, seen.share
+    >>> seen = private_table(true, Privacy("randomised-response", 40), np.random.default_rng(1))
+    >>> seen.labels, seen.share.round(6)
     (("score of 'a'", "score of 'b'"), array([0.5 , 0.75]))
     """
     coverage = published_coverage(table, privacy, rng)
@@ -53,8 +53,6 @@ def private_table(table: LabelTable, privacy: Privacy, rng: np.random.Generator)
 def published_coverage(table: LabelTable, privacy: Privacy, rng: np.random.Generator) -> Floats:
     """Return the coverage of each label that the server learns and publishes."""
     true = table.coverage()
-    if privacy.mechanism == "secure-sum":
-        return true.astype(np.float64)
     epsilon = privacy.epsilon_per_bit(len(table.labels))
     sums = simulated_sums(true, len(table), epsilon, rng)
     return estimated_coverage(sums, len(table), epsilon)

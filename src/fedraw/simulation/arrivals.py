@@ -179,7 +179,7 @@ def _table_rows(path: Path) -> Iterator[tuple[str, float]]:
 
 def _log_rows(path: Path) -> Iterator[tuple[str, float]]:
     for number, record in enumerate(read_log(path), start=1):
-        if not isinstance(record, ArrivalRecord | RejectedRecord) or record.copy:
+        if not isinstance(record, ArrivalRecord | RejectedRecord):
             continue
         try:
             seconds = float(record.time) - float(record.start_time)

@@ -1,7 +1,7 @@
 """Flights: what becomes of a training between the hand-out of the model and its end.
 
 The arrival law says how long a training takes. A flight says when its update arrives, if it does:
-clients go offline, leave, transfer slowly, and updates are lost or arrive twice. The end of a
+clients go offline, leave, transfer slowly, and updates are lost. The end of a
 flight is known when it begins, because everything that decides it is a pure function of the seed,
 the client and the time. So no executor ever trains for an update that does not arrive.
 """
@@ -24,14 +24,13 @@ LEFT = "it left"
 
 
 class Flight(NamedTuple):
-    """When a training ends, and how often its update then reaches the server.
+    """When a training ends, and whether its update then reaches the server.
 
-    `reason` says why it does not, if `copies` is 0. `paused` are the seconds that the client was
-    offline meanwhile. A flight that never ends has an infinite end.
+    `reason` says why it does not; it is empty if the update arrives. `paused` are the seconds that
+    the client was offline meanwhile. A flight that never ends has an infinite end.
     """
 
     ends: float
-    copies: int = 1
     reason: str = ""
     paused: float = 0.0
 
@@ -54,24 +53,21 @@ class Conditions(Protocol):
 
 
 class LossLaw:
-    """Updates that are lost with one probability, and arrive twice with another.
+    """Updates that are lost with the same probability each.
 
     Args:
         uniform: A number from 0 to 1 for each client and training, as `Drawn` makes them.
         lost: The probability that an update is lost.
-        twice: The probability that it arrives twice.
 
     """
 
-    def __init__(self, uniform: Drawn, lost: float, twice: float) -> None:
+    def __init__(self, uniform: Drawn, lost: float) -> None:
         self._uniform = uniform
         self._lost = lost
-        self._twice = twice
 
-    def copies(self, client: int, training: int) -> int:
-        """Return how often the update of a training arrives: not at all, once or twice."""
-        drawn = self._uniform.duration(client, training)
-        return 0 if drawn < self._lost else 2 if drawn >= 1 - self._twice else 1
+    def loses(self, client: int, training: int) -> bool:
+        """Return whether the update of a training is lost."""
+        return self._uniform.duration(client, training) < self._lost
 
 
 class Flights:
@@ -80,7 +76,7 @@ class Flights:
     Args:
         online: When clients are online; by default always.
         interrupted: What a client that goes offline does with its work.
-        losses: Which updates are lost or arrive twice.
+        losses: Which updates are lost.
         leaves: When the client at a position leaves next, after a time; infinite if never.
         transfer: How long the client at a position takes to download and upload the model.
         why_never: Why nobody comes online any more, if that happens.
@@ -119,10 +115,9 @@ class Flights:
         if self._online is not None:
             flight = self._finish(self._online, client, now, seconds, leaves)
         if leaves <= flight.ends:
-            return Flight(leaves, 0, LEFT)
-        if flight.copies and self._losses is not None:
-            copies = self._losses.copies(client, training)
-            return flight._replace(copies=copies, reason="" if copies else LOST)
+            return Flight(leaves, LEFT)
+        if not flight.reason and self._losses is not None and self._losses.loses(client, training):
+            return flight._replace(reason=LOST)
         return flight
 
     def _finish(
@@ -137,7 +132,7 @@ class Flights:
                     return Flight(time + left, paused=paused)
                 left -= until - time
             elif self._interrupted == "lose":
-                return Flight(time, 0, WENT_OFFLINE)
+                return Flight(time, WENT_OFFLINE)
             else:
                 paused += until - time
             time = until

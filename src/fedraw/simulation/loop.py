@@ -126,7 +126,6 @@ class Step(NamedTuple):
     doubts: Sequence[Finding] = ()
     metrics: Mapping[str, float | None] | None = None  # what the client's training reports
     paused: float = 0.0  # seconds that the client was offline while it trained
-    copy: bool = False  # whether this is the second copy of an update
     happened: Sequence[Happening] = ()  # since the last arrival
 
 
@@ -138,18 +137,8 @@ class InTraining:
     version: int
     event: int
     time: float
-    copies: int = 1
     reason: str = ""
     paused: float = 0.0
-
-
-@dataclass(eq=False)
-class SecondCopy:
-    """An update that is about to arrive a second time, and who was named after the first time."""
-
-    update: Update
-    flight: InTraining
-    named: list[ClientId]
 
 
 @dataclass
@@ -175,7 +164,6 @@ class Timeline:
     # Clients that have left and may still have an entry among those that wait.
     gone: dict[ClientId, bool] = field(default_factory=dict)
     changes: int = 0  # joins and leaves so far
-    copy: SecondCopy | None = None
 
 
 @dataclass
@@ -296,10 +284,6 @@ class Simulation:
             for declared in self._scheduled.get(timeline.event, ()):
                 self.state, receivers = self._checked_step(declared)
                 self._hand_out(receivers)
-        if timeline.copy is not None:
-            copy, timeline.copy = timeline.copy, None
-            timeline.event += 1
-            return self._arrive(copy.update, copy.flight, copy)
         happened: list[Happening] = []
         client, flight = self._next_arrival(happened)
         timeline.event += 1
@@ -315,7 +299,7 @@ class Simulation:
             return step._replace(metrics=trained.metrics, happened=happened)
         return step
 
-    def _arrive(self, update: Update, flight: InTraining, copy: SecondCopy | None = None) -> Step:
+    def _arrive(self, update: Update, flight: InTraining) -> Step:
         """Let the strategy have an update, and hand out the model to those that it names."""
         timeline = self.timeline
         before = self.state.version
@@ -325,12 +309,7 @@ class Simulation:
             # A method that finishes asks each client once, and no round waits for the rest.
             timeline.mid_round = not receivers and not self._needs.finishes
         except RefusedUpdate as refusal:
-            refused, receivers = str(refusal), [] if copy is not None else [update.client]
-        if copy is not None:  # those that were named after the first copy train already
-            receivers = [client for client in receivers if client not in copy.named]
-            timeline.mid_round = timeline.mid_round and not copy.named
-        elif flight.copies > 1:
-            timeline.copy = SecondCopy(update, flight, list(receivers))
+            refused, receivers = str(refusal), [update.client]
         self._hand_out(receivers)
         scorer = self.scorer if self._has_findings else None
         event, version, contents = timeline.event, self.state.version, self.state.contents
@@ -353,7 +332,6 @@ class Simulation:
             refused,
             () if scorer is None else scorer.drain_findings(),
             paused=flight.paused,
-            copy=copy is not None,
         )
 
     def _checked_step(self, event: Event) -> tuple[State, Receivers]:
@@ -393,7 +371,7 @@ class Simulation:
             elif due < inf:
                 timeline.now, _, client = heappop(timeline.due)
                 flight = timeline.in_flight.pop(client)
-                if flight.copies:
+                if not flight.reason:
                     return client, flight
                 stays = client in self.state.federation  # else it has just left
                 if stays:
@@ -542,7 +520,7 @@ class Simulation:
                 self._submit(client, due, flight)
 
     def _submit(self, client: ClientId, due: float, flight: InTraining) -> None:
-        if not flight.copies or due == inf:
+        if flight.reason or due == inf:
             return  # nothing of it arrives
         epoch = bisect_right(self._changes, flight.event) if self._changes else 0
         state = self.timeline.client_states.get(client)

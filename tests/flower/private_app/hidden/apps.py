@@ -1,4 +1,4 @@
-"""Three sites that report their labels by a secure sum or by randomised bits."""
+"""Three sites that report their labels by randomised bits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedraw.flower import TrainConfig, client_app, server_app
 from fedraw.privacy.budget import Privacy
 
 COUNTS = {"north": {"cat": 3, "dog": 1}, "south": {"cat": 2}, "west": {"cat": 1, "owl": 3}}
-PRIVACY = Privacy("secure-sum")
+PRIVACY = Privacy("randomised-response", epsilon=20.0, unit="label")
 
 
 def train(arrays: ArrayRecord, config: TrainConfig, context: Context) -> Any:

@@ -32,8 +32,8 @@ MAY_IMPORT = {
     "metrics": {"errors", "core"},
     "server": {"errors", "core", "storage", "eventlog", "strategies", "metrics", "privacy"},
     # A site that sends sums computes features; a server reads only the digest of their map.
-    "flower": {"errors", "core", "dashboard", "learning", "strategies", "server", "privacy"},
-    "flare": {"errors", "core", "dashboard", "strategies", "server"},
+    "flower": {"errors", "core", "learning", "strategies", "server", "privacy"},
+    "flare": {"errors", "core", "strategies", "server"},
     "experiment": {
         "errors",
         "core",

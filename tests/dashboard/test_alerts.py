@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.dashboard.process import dashboard
 from tests.dashboard.test_dashboard import watched
-from tests.eventlog.federation_log import START, STORY, write
+from tests.eventlog.federation_log import END, START, STORY, write
 from tests.eventlog.logs import as_bytes, record
 
 from fedraw.dashboard import alerts as module
@@ -29,7 +31,16 @@ from fedraw.dashboard.alerts import (
     conditions,
 )
 
+ROOT = Path(__file__).parents[2]
 ALERT = Alert("recall_fell", "owl", "it fell", "fedraw", "runs", 3)
+SERVER = """
+import sys, time
+from pathlib import Path
+from tests.server.engine import Engine
+Engine(Path(sys.argv[1])).accept(4)
+print("ready", flush=True)
+time.sleep(600)
+"""
 
 
 class Receiver(HTTPServer):
@@ -188,3 +199,56 @@ def test_alerts_beyond_the_queue_are_only_logged(
         delivery.close()
     assert caplog.text.count("it fell") == 6
     assert delivery.failed >= 3
+
+
+def alerts_file(folder: Path, receiver: Receiver) -> Path:
+    path = folder / "alerts.toml"
+    path.write_text(f"[rules]\nrun_finished = true\n[webhook]\nurl = {receiver.url!r}\n")
+    return path
+
+
+def test_a_dashboard_delivers_alerts_while_it_follows_a_server(tmp_path: Path) -> None:
+    receiver = Receiver()
+    log = write(tmp_path / "federation/events.jsonl", STORY[:9])
+    with dashboard(
+        "federation", "--alerts", alerts_file(tmp_path, receiver), cwd=tmp_path
+    ) as followed:
+        for records, alert in ((STORY[9:], "last_holder_left"), ([END], "run_finished")):
+            with log.open("ab") as file:
+                file.write(as_bytes(records, after=log))
+            followed.until(lambda: receiver.got)
+            assert receiver.got.pop()["alert"] == alert
+            assert f"alert {alert}" in followed.errors
+    close(receiver)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="who holds a lock is not told elsewhere")
+def test_a_killed_server_is_reported_at_once(tmp_path: Path) -> None:
+    """A server may be silent for 600 s, but its lock ends with it."""
+    receiver = Receiver()
+    command = [sys.executable, "-c", SERVER, str(tmp_path / "federation")]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+        with dashboard(
+            "federation", "--alerts", alerts_file(tmp_path, receiver), cwd=tmp_path
+        ) as followed:
+            followed.until(lambda: [run["event"] for run in followed.runs()] == [4])
+            assert followed.runs()[0]["state"] == "running"
+            server.kill()
+            server.wait()
+            followed.until(lambda: receiver.got)
+    close(receiver)
+    assert "the run stopped at event 4" in receiver.got[0]["text"]
+
+
+def test_sigterm_ends_a_dashboard_after_its_alerts_are_delivered(tmp_path: Path) -> None:
+    receiver = Receiver(*[503] * 2)  # so that the alert waits in the queue
+    write(tmp_path / "federation/events.jsonl", [*STORY, END])
+    with dashboard(
+        "federation", "--alerts", alerts_file(tmp_path, receiver), cwd=tmp_path
+    ) as followed:
+        followed.until(lambda: receiver.got)
+    assert followed.process.returncode == 0
+    close(receiver)
+    assert [alert["alert"] for alert in receiver.got].count("last_holder_left") == 3
+    assert receiver.got[-1]["alert"] == "run_finished"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -16,20 +14,15 @@ from typing import Any
 
 import pytest
 from tests.browser import Tab, started
+from tests.dashboard.process import dashboard
 from tests.dashboard.test_alerts import Receiver, close
 from tests.dashboard.test_page import Page
-from tests.flower.deployment import Deployment, free_port
+from tests.flower.deployment import Deployment
 
 APP = Path(__file__).parents[2] / "examples" / "flower-app"
 SITES: dict[str, dict[str, Any]] = {name: {} for name in ("north", "south", "east", "west")}
 # Where screenshots are left for somebody to look at.
 SHOTS = os.environ.get("FEDRAW_SHOTS")
-
-
-def fetched(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=60) as reply:
-        content: bytes = reply.read()
-    return content
 
 
 def until(ready: Callable[[], Any], seconds: float = 900.0) -> Any:
@@ -51,7 +44,7 @@ def test_four_sites_are_followed_and_the_loss_of_two_labels_is_reported(tmp_path
 
     folder, shots = tmp_path / "federation", Path(SHOTS) if SHOTS else tmp_path
     shots.mkdir(parents=True, exist_ok=True)
-    receiver, port = Receiver(), free_port()
+    receiver = Receiver()
     rules = tmp_path / "alerts.toml"
     rules.write_text(f"[webhook]\nurl = {receiver.url!r}\n")
     config: dict[str, Any] = {
@@ -62,22 +55,20 @@ def test_four_sites_are_followed_and_the_loss_of_two_labels_is_reported(tmp_path
         "fedraw.absence": 100.0,
         "fedraw.snapshot_every": 5.0,
         "fedraw.progress_every": 10.0,
-        "fedraw.dashboard": str(port),
-        "fedraw.alerts": str(rules),
         "fedraw.keep_best": "AvgRare",
     }
-    url = f"http://127.0.0.1:{port}/"
 
-    def shown() -> dict[str, Any]:
-        runs = json.loads(fetched(f"{url}api/runs"))["runs"]
-        document: dict[str, Any] = json.loads(fetched(f"{url}api/runs/{runs[0]['id']}"))
-        return document
-
-    with Deployment(tmp_path, SITES) as deployment, started(tmp_path / "profile") as browser:
+    with (
+        Deployment(tmp_path, SITES) as deployment,
+        started(tmp_path / "profile") as browser,
+        dashboard(folder, "--alerts", rules, cwd=tmp_path) as followed,
+    ):
+        url, shown = followed.url, followed.run
         run = deployment.run_app(APP, config)
+        until(followed.runs)
         until(lambda: shown()["event"] >= 4 and shown()["lines"]["events"])
         assert {site["client"] for site in shown()["sites"]["rows"]} == set(SITES)
-        check_metrics(fetched(f"{url}metrics"))
+        check_metrics(followed.get("metrics")[1].encode())
         tab = Tab(browser)
         photograph(tab, url, shots / "four-sites")
         exported(folder, tmp_path)
@@ -94,9 +85,8 @@ def test_four_sites_are_followed_and_the_loss_of_two_labels_is_reported(tmp_path
         }
         until(lambda: shown()["site_counts"]["away"] == 1)
         photograph(tab, url, shots / "west-is-gone")
-        log = run.log()
-        assert "arrivals; version" in log
-        assert "alert last_holder_left" in log
+        assert "arrivals; version" in run.log()
+        assert "alert last_holder_left" in followed.errors
         told = len(receiver.got)
         deployment.kill_server_app()
         until(lambda: [a for a in receiver.got[told:] if a["alert"] == "run_stopped"])

@@ -40,11 +40,17 @@ def test_what_the_compose_file_names_exists() -> None:
         assert (DEPLOY / path.rstrip(",")).exists(), path
 
 
-def test_only_the_proxy_opens_a_port_and_no_site_reaches_the_control_network() -> None:
+def test_others_reach_the_proxy_only_and_no_site_reaches_the_control_network() -> None:
     text = COMPOSE.read_text(encoding="utf-8")
     of_services = text[text.index("services:") :]
     services = dict(re.findall(r"^  (\w+):\n((?:^    .*\n|^\n)*)", of_services, re.MULTILINE))
-    assert {name for name, own in services.items() if "ports:" in own} == {"proxy"}
+    ports = {name: re.findall(r"ports: (.*)", own) for name, own in services.items()}
+    assert {name: own for name, own in ports.items() if own} == {
+        "proxy": ['["8443:8443"]'],
+        "dashboard": ['["127.0.0.1:8080:8080"]'],  # this machine only
+    }
+    assert "networks: [page]" in services["dashboard"]
+    assert re.findall(r"- (\S+:/\S+)", services["dashboard"]) == ["server:/var/lib/fedraw:ro"]
     assert "control: { internal: true }" in text
     for site in ("north", "south", "east"):
         assert "*site" in services[site] and "networks:" not in services[site]

@@ -325,6 +325,19 @@ def test_a_slow_run_is_not_stopped_while_its_process_lives(log: Path) -> None:
     assert followed(log).status(T + 10**6).state == "stopped"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="who holds a lock is not told elsewhere")
+def test_the_end_of_a_process_that_was_seen_alive_is_noticed_at_once(log: Path) -> None:
+    run = followed(log)
+    assert run.status(T).state == "running"  # nobody was seen, and the log was just written
+    for _ in range(2):  # killed, and resumed, and killed again
+        process = FolderLock(log.parent)
+        assert run.poll()
+        assert run.status(T).state == "running"
+        process.close()
+        assert run.poll()
+        assert run.status(T).state == "stopped"
+
+
 def test_earlier_gaps_extend_the_time_until_stopped(log: Path) -> None:
     """Without visible locks, a run may be silent for three times its second longest gap."""
     run = followed(log)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedraw.errors import BadInput
-from fedraw.flower.server import read_server_settings, read_strategy
+from fedraw.flower.server import _show_log, read_server_settings, read_strategy
 from fedraw.privacy.budget import Privacy
 from fedraw.privacy.updates import UpdatePrivacy
 from fedraw.server.settings import ServerSettings
@@ -172,3 +174,18 @@ def test_a_wrong_strategy_is_named(run: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput) as error:
         read_strategy({f"fedraw.strategy.{key}": value for key, value in run.items()})
     assert str(error.value).startswith(words)
+
+
+def test_logs_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("fedraw")
+    before = list(logger.handlers), logger.level
+    try:
+        logger.handlers = []
+        _show_log("json")
+        _show_log("json")
+        logging.getLogger("fedraw.server").info("training begins with %d sites", 4)
+    finally:
+        logger.handlers, level = before[0], before[1]
+        logger.setLevel(level)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["message"] == "training begins with 4 sites"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -53,8 +54,10 @@ def dashboard(
     where = announcement(address, listener.getsockname()[1], token, token_file)
     console.say(f"{where} (press Ctrl-C to stop)")
     watcher.start()
+    # Ctrl-C and a service manager's SIGTERM end it alike: with the delivery of queued alerts.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        serve(watcher, listener, token, until=lambda: False)
+        serve(watcher, listener, token)
     except KeyboardInterrupt:
         pass
     finally:

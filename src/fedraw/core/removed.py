@@ -19,12 +19,20 @@ PHASES = (
     "use kind = 'exponential', or kind = 'trace' with a file of phases drawn from any distribution"
 )
 
+DASHBOARD = (
+    "run fedraw dashboard FOLDER beside the server; it has --port, --token-file and --alerts"
+)
+# Settings of a server, on Flower and on FLARE.
+OF_SERVERS = {
+    **dict.fromkeys(("serve", "ema_decay"), AVERAGE),
+    **dict.fromkeys(("dashboard", "dashboard_token", "alerts"), DASHBOARD),
+}
+
 # By key, or by key and value.
 REMOVED: dict[str, str] = {
     "strategy.name = 'mf-ca2fl'": "use 'ca2fl', whose cache keeps every number as it is",
     **dict.fromkeys(("run.serve", "run.ema_decay"), AVERAGE),  # of a spec
-    **dict.fromkeys(("fedraw.serve", "fedraw.ema_decay"), AVERAGE),  # of a server on Flower
-    **dict.fromkeys(("settings.serve", "settings.ema_decay"), AVERAGE),  # of a server on FLARE
+    **{f"{part}.{key}": use for part in ("fedraw", "settings") for key, use in OF_SERVERS.items()},
     "losses.twice": "leave it out: every update that is not lost arrives once",
     "availability.kind = 'weibull'": PHASES,
     "availability.shape": PHASES,

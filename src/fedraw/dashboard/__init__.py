@@ -6,7 +6,6 @@ app       the web application: page, event stream, metrics, health
 serve     the address, the token and the socket of the web application
 metrics   the status of runs in the format of Prometheus
 alerts    rules over the status of runs, and delivery to the log, a webhook or a command
-monitor   the process that a server starts for its dashboard and its alerts
 
 This package only reads the folders of runs.
 """

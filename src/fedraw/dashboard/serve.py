@@ -7,11 +7,9 @@ import ipaddress
 import os
 import secrets
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from fedraw.core.settings import shown
 from fedraw.dashboard.app import make_app
 from fedraw.dashboard.watcher import Watcher
 from fedraw.errors import BadInput, MissingExtra
@@ -27,21 +25,6 @@ class Address(NamedTuple):
 
     host: str = "127.0.0.1"
     port: int = PORT
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Read "8080", "0.0.0.0:8080" or "[::1]:8080".
-
-        >>> Address.parse("8080"), Address.parse("[::1]:9000")
-        (Address(host='127.0.0.1', port=8080), Address(host='::1', port=9000))
-        """
-        host, _, port = text.rpartition(":")
-        if not port.isdecimal() or int(port) > 65535:
-            raise BadInput(
-                f"dashboard = {shown(text)} must be a port or host:port, such as 8080 or "
-                "0.0.0.0:8080"
-            )
-        return cls(host.strip("[]") or cls._field_defaults["host"], int(port))
 
     @property
     def is_local(self) -> bool:
@@ -121,20 +104,18 @@ def bind(address: Address) -> socket.socket:
         if isinstance(problem, OSError) and problem.errno == errno.EADDRINUSE:
             raise BadInput(
                 f"port {address.port} of {address.host} is in use, perhaps by another dashboard; "
-                "choose another port with --port or the server's setting dashboard (0: any)"
+                "choose another port with --port (0: any)"
             ) from None
         why = getattr(problem, "strerror", None) or problem
         raise BadInput(
             f"cannot listen at {address.host}, port {address.port}: {why}; choose another address "
-            "with --host and --port, or with the server's setting dashboard"
+            "with --host and --port"
         ) from None
     return listener
 
 
-def serve(
-    watcher: Watcher, listener: socket.socket, token: str | None, until: Callable[[], bool]
-) -> None:
-    """Serve the dashboard until a signal stops the process, or until `until` returns true."""
+def serve(watcher: Watcher, listener: socket.socket, token: str | None) -> None:
+    """Serve the dashboard until a signal stops the process."""
     try:
         import uvicorn
     except ModuleNotFoundError:
@@ -150,9 +131,4 @@ def serve(
         limit_concurrency=256,
         ws="none",
     )
-
-    class Server(uvicorn.Server):
-        async def on_tick(self, counter: int) -> bool:
-            return await super().on_tick(counter) or until()
-
-    Server(config).run(sockets=[listener])
+    uvicorn.Server(config).run(sockets=[listener])

@@ -2,7 +2,8 @@
 
 A follower reads only files. The log has the events. The rate of a simulation is measured while its
 log grows; a server's log has real times, from which its rate follows. The lock of the folder shows
-whether the process that writes the log is alive.
+whether the process that writes the log is alive, so the end of a process is noticed at once by a
+follower that has seen it alive on the same machine.
 """
 
 from __future__ import annotations
@@ -193,6 +194,8 @@ class LogFollower:
     def __init__(self, log: Path) -> None:
         self.folder = log.parent
         self.log = log
+        self._was_alive = False  # whether the process that writes the log was ever seen alive
+        self._has_died = False
         self._reset()
 
     def _reset(self) -> None:
@@ -206,6 +209,8 @@ class LogFollower:
     def poll(self, seconds: float | None = None) -> bool:
         """Read appended records for at most this many seconds; return whether all are read."""
         until = None if seconds is None else time.monotonic() + seconds
+        # Before reading, because a process writes the end record before it unlocks the folder.
+        is_alive = not self.summary.finished and self._is_locked()
         while True:
             try:
                 lines = self._file.read()
@@ -229,6 +234,8 @@ class LogFollower:
                 self._refuse()
             if not self._file.unread:
                 self._seen.grew(self._file.written, self.summary.events)
+                self._has_died = self._was_alive and not is_alive
+                self._was_alive |= is_alive
                 return True
             if until is not None and time.monotonic() >= until:
                 return False
@@ -371,9 +378,13 @@ class LogFollower:
         else:
             patience = self._seen.patience()
         # If the system does not show locks, only the silence counts.
-        if quiet > patience and not self._file.unread and not is_locked(self.folder / LOCK):
+        is_silent = quiet > patience and not self._file.unread and not self._is_locked()
+        if self._has_died or is_silent:
             return "stopped"
         return "running" if self.shown.summary.events else "starting"
+
+    def _is_locked(self) -> bool:
+        return is_locked(self.folder / LOCK)
 
     def _rate(self) -> float | None:
         if self._is_server:

@@ -33,7 +33,6 @@ from nvflare.app_common.app_constant import AppConstants
 
 from fedraw.core.settings import checked_settings
 from fedraw.core.types import Vector
-from fedraw.dashboard.monitor import Monitor, monitored
 from fedraw.errors import BadInput, FedrawError
 from fedraw.flare.messages import FIELDS, Arrays, MessageCodec, Template, read_strategy
 from fedraw.server.coordinator import Coordinator, open_federation
@@ -127,19 +126,17 @@ class FederationController(Controller):  # type: ignore[misc]
         if abort_signal.triggered:
             return
         chosen, coordinator = self._chosen, self._coordinator
-        dashboard = str(chosen.dashboard)
         try:
-            with monitored(chosen.folder, dashboard, chosen.dashboard_token, chosen.alerts):
-                while coordinator.finished is None and not abort_signal.triggered:
-                    self._turn(fl_ctx)
-                if coordinator.finished is not None:
-                    LOGGER.info("training has ended: %s", coordinator.finished)
-                else:
-                    LOGGER.info("job aborted; a new job with the same folder continues from here")
-                close = partial(coordinator.close, time.monotonic())
-                while not self._problems.try_write("the end", close) and not abort_signal.triggered:
-                    time.sleep(chosen.poll)
-                self._drain(abort_signal, fl_ctx)
+            while coordinator.finished is None and not abort_signal.triggered:
+                self._turn(fl_ctx)
+            if coordinator.finished is not None:
+                LOGGER.info("training has ended: %s", coordinator.finished)
+            else:
+                LOGGER.info("job aborted; a new job with the same folder continues from here")
+            close = partial(coordinator.close, time.monotonic())
+            while not self._problems.try_write("the end", close) and not abort_signal.triggered:
+                time.sleep(chosen.poll)
+            self._drain(abort_signal, fl_ctx)
         except FedrawError as error:
             self.system_panic(str(error), fl_ctx)
         finally:
@@ -275,7 +272,6 @@ class FederationController(Controller):  # type: ignore[misc]
     def _open(self, workspace: Path) -> None:
         table = {**self.settings, "folder": workspace / self.settings.get("folder", "federation")}
         self._chosen = chosen = read_settings(table)
-        Monitor.check(str(chosen.dashboard), chosen.dashboard_token, chosen.alerts)
         model = find_function(self.model, "model")()
         template = Template.of(model, self.statistics)
         method = read_strategy(self.strategy)

@@ -24,7 +24,6 @@ from flwr.serverapp import Grid, ServerApp
 from fedraw.core.json_log import JsonFormatter
 from fedraw.core.settings import alternatives, checked_settings, read_settings, type_hints
 from fedraw.core.types import Vector
-from fedraw.dashboard.monitor import Monitor, monitored
 from fedraw.errors import BadInput, FedrawError, FolderUnavailable
 from fedraw.flower.loop import run_federation
 from fedraw.flower.messages import BUDGET, FEATURE_MAP, FLOOR, LABELS, FlowerCodec
@@ -83,7 +82,6 @@ def server_app(
             feature_map,
         )
         _show_log(chosen.log_format)
-        Monitor.check(str(chosen.dashboard), chosen.dashboard_token, chosen.alerts)
         record = record_of(first())
         template = TensorTemplate.of(record, statistics)
         codec = FlowerCodec(template, method.needs, _sums_config(chosen, method.needs))
@@ -113,8 +111,7 @@ def server_app(
             _show_log("text")
             LOGGER.error("%s", problem)
             raise _refusal(problem) from None
-        with monitored(chosen.folder, str(chosen.dashboard), chosen.dashboard_token, chosen.alerts):
-            run_federation(grid, coordinator, codec, chosen.poll)
+        run_federation(grid, coordinator, codec, chosen.poll)
 
     app = ServerApp()
     app.main()(main)

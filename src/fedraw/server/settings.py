@@ -75,9 +75,6 @@ class ServerSettings:
 
     progress_every: float = 60.0  # between two progress lines on the console
     log_format: str = "text"  # of the console: text or json
-    dashboard: str | int = ""  # a port or host:port at which a dashboard is served
-    dashboard_token: Path | None = None  # a file with the token that visitors need
-    alerts: Path | None = None  # a file with rules for alerts
 
     def __post_init__(self) -> None:
         whole("min_clients", self.min_clients)

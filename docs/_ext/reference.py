@@ -180,7 +180,6 @@ def check_names(app: Sphinx, env: BuildEnvironment) -> None:
 SENDS = {
     "model": "its model",
     "delta": "the difference to the model it started from",
-    "residual": "the difference to the model of its last accepted update",
     "sums": "the sums of the fixed features of its samples, once",
 }
 

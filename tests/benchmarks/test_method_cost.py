@@ -10,7 +10,7 @@ from benchmarks.method_cost import models_kept
     ("name", "models"),
     [
         ("fedbuff", 1 + 2),  # the model, and a sum in float64
-        ("area", 1 + 2),
+        ("area", 1 + 2 + 30),
         ("mifa", 1 + 2 + 30),
         ("ca2fl", 1 + 2 + 2 + 30 + 9),  # the last nine differences wait for the tenth
         ("fadas", 1 + 2 + 3),

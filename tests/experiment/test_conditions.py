@@ -132,19 +132,6 @@ def test_settings_in_python_and_in_a_file_give_the_same_log() -> None:
     assert file.log == python.log
 
 
-def test_newcomers_begin_with_the_model() -> None:
-    result = fedraw.simulate(spec("area", losses={"lost": 0.2}), progress=False)
-    (kept,) = fedraw.simulate(
-        spec(
-            "area", losses={"lost": 0.2}, strategy={"name": "area", "buffer": 4, "memory": "server"}
-        ),
-        progress=False,
-    )
-    clients = [run.records() for run in (result[1], kept)]
-    met = [[(r.time, r.client) for r in own if isinstance(r, ArrivalRecord)] for own in clients]
-    assert met[0] == met[1]
-
-
 def test_always_online_without_losses_changes_no_arrival() -> None:
     runs = []
     for sections in ({}, {"availability": {"kind": "always"}, "losses": {}, "membership": {}}):

@@ -2,7 +2,7 @@
 
 `previous_release.tar.xz` has folders that commit 3501a1f1 wrote, each stopped at event 20 of 40,
 and the hash of the log of the same run when nobody stopped it. `losses` has clients that go
-offline, and updates that are lost.
+offline, and updates that are lost; `area` names the memory of AREA's server, which was a setting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedraw.experiment.spec import Spec
 PREVIOUS = Path(__file__).parent / "previous_release.tar.xz"
 
 
-@pytest.mark.parametrize("name", ["losses"])
+@pytest.mark.parametrize("name", ["losses", "area"])
 def test_a_run_of_the_previous_release_continues_to_the_same_bytes(
     name: str, tmp_path: Path
 ) -> None:

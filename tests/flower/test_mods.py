@@ -172,8 +172,6 @@ def test_with_every_method_the_server_gets_the_clipped_update(name: str, tmp_pat
         config["fedraw.strategy.buffer"] = 2
     if name == "qfedavg":
         config["fedraw.strategy.lr"] = 0.1
-    if name == "area":
-        config["fedraw.strategy.memory"] = "server"
     server = server_app(initial_model=lambda: {"w": MODEL["w"]}, settings=settings)
     server(MemoryGrid(app, contexts), Context(1, 1, {}, RecordDict(), config))
     records = map(json.loads, (tmp_path / "events.jsonl").read_text().splitlines())

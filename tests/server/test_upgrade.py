@@ -2,7 +2,8 @@
 
 `previous_release.tar.xz` has a folder that commit 8fbc905 wrote (`tests/server/engine.py`:
 FedRAW(buffer=3), 14 updates accepted, then killed), before logs had several files. Such a folder is
-never written again.
+never written again. `previous_area.tar.xz` has one that commit 3501a1f1 wrote, of AREA(buffer=2,
+memory="server"), whose memory was a setting.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from pathlib import Path
 
 from tests.server.conftest import MakeEngine
 
+from fedraw.server.verification import verify_folder
+from fedraw.strategies.area import AREA
 from fedraw.strategies.fedraw import FedRAW
 
 PREVIOUS = Path(__file__).parent / "previous_release.tar.xz"
+AREAS = Path(__file__).parent / "previous_area.tar.xz"
 
 
 def test_a_folder_of_the_previous_release_continues(
@@ -32,3 +36,18 @@ def test_a_folder_of_the_previous_release_continues(
     assert (tmp_path / "federation" / "events.000002.jsonl").exists()
     engine.restart()
     assert engine.coordinator.accepted >= 30
+
+
+def test_a_folder_whose_strategy_names_a_removed_setting_continues(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
+    shutil.unpack_archive(AREAS, tmp_path)
+    assert [
+        check.problems for check in verify_folder(tmp_path / "federation") if check.problems
+    ] == []
+    expected = json.loads((tmp_path / "expected.json").read_text(encoding="utf-8"))
+    engine = make_engine(AREA(buffer=2), snapshot_every=3.0)
+    state = engine.coordinator._store.strategy_state
+    assert engine.coordinator.accepted == expected["accepted"]
+    assert (state.version, state.model.tolist()) == (expected["version"], expected["model"])
+    engine.accept(20)

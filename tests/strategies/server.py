@@ -17,7 +17,6 @@ from fedraw.core.update import Update, difference
 from fedraw.storage.snapshot import Arrays, pack
 from fedraw.strategies.ace import ACE
 from fedraw.strategies.aced import ACED
-from fedraw.strategies.area import AREA
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.catalog import CATALOG, Method
 from fedraw.strategies.fedasync import FedAsync
@@ -29,7 +28,6 @@ from fedraw.strategies.fedstale import FedStale
 from fedraw.strategies.protocol import (
     Arrived,
     Event,
-    Left,
     Needs,
     Receivers,
     Setup,
@@ -113,7 +111,6 @@ METHODS: dict[str, Strategy[Any]] = {
     "ca2fl statistics": On(NORMED, CA2FL(4)),
     "ace statistics": On(NORMED, ACE()),
     "aced young": ACED(tau_algo=2, age="start"),
-    "area on the server": AREA(4, memory="server"),
     "fedstale heard": FedStale(4, beta=1, participation="certain", average="heard"),
     "replay for few": Replay(2, threshold=1),
     "replay with a floor": Replay(4, floor=0.5),
@@ -179,7 +176,6 @@ class Server:
         self.rng = np.random.default_rng(seed)
         self.passed: list[tuple[Vector, Vector]] = []
         self.in_flight: dict[ClientId, tuple[int, Vector]] = {}
-        self.remembered: dict[ClientId, Vector] = {}  # what clients sent last, for residuals
         self.state: State
         self._keep(model)
         self.state, receivers = strategy.start(Setup(model, LabelTable.from_counts(counts)))
@@ -187,8 +183,6 @@ class Server:
 
     def happen(self, event: Event) -> Receivers:
         self.state, receivers = self.strategy.step(self.state, event)
-        if isinstance(event, Left):
-            self.remembered.pop(event.client, None)
         self._hand_out(receivers)
         return receivers
 
@@ -199,9 +193,6 @@ class Server:
         if self.strategy.needs.sends == "delta":
             layout = self.strategy.layout if isinstance(self.strategy, On) else None
             trained = difference(trained, start, layout)
-        elif self.strategy.needs.sends == "residual":
-            before, self.remembered[client] = self.remembered[client], trained
-            trained = difference(trained, before)
         examples, loss = int(self.rng.integers(1, 50)), float(self.rng.exponential())
         update = Update(client, version, trained, examples, loss)
         self._keep(trained)
@@ -223,7 +214,6 @@ class Server:
     def _hand_out(self, receivers: Receivers) -> None:
         for client in receivers:
             self.in_flight[client] = (self.state.version, self.state.model)
-            self.remembered.setdefault(client, self.state.model)
         self._keep(self.state.model)
 
     def _keep(self, passing: Vector) -> None:

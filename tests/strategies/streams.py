@@ -20,19 +20,13 @@ STREAM: Stream = [("a", 3), ("b", 6), ("a", 9), ("c", -3)]
 def steps(strategy: Strategy[Any], stream: Stream, clients: Iterable[ClientId] = "abc") -> Any:
     """The model after each step; a sender is handed the newest model at once.
 
-    What the client sends is what the strategy asks for: its difference, its model, or the residual
-    of its model against the one that it sent last.
+    What the client sends is what the strategy asks for: its difference, or its model.
     """
     state = begun(strategy, {client: {"x": 1} for client in clients}, 0)
     version, start = dict.fromkeys(clients, 0), dict.fromkeys(clients, 0.0)
-    last = dict.fromkeys(clients, 0.0)
     models = []
     for client, learned in stream:
-        value = learned
-        if strategy.needs.sends != "delta":
-            model = start[client] + learned
-            value = model - (last[client] if strategy.needs.sends == "residual" else 0)
-            last[client] = model
+        value = learned if strategy.needs.sends == "delta" else start[client] + learned
         before = state.version
         state, _ = strategy.step(state, sent(client, value, version=version[client]))
         version[client], start[client] = state.version, float(state.model[0])

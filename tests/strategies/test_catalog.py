@@ -85,7 +85,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "ace": {"server_lr": 0.1, "init": "zero"},
     "aced": {"server_lr": 0.1, "tau_algo": "clients", "age": "contact"},
     "aced-start": {"server_lr": 0.1, "tau_algo": "clients", "age": "start"},
-    "area": {"buffer": 10, "memory": "clients"},
+    "area": {"buffer": 10},
     "fedau": {"buffer": 10, "server_lr": 1.0, "cutoff": 50},
     "fedstale": {
         "buffer": 10, "server_lr": 1.0, "beta": 0.5, "participation": "estimated",

@@ -71,7 +71,7 @@ def test_a_cache_forgets_a_huge_difference_of_a_client_that_leaves() -> None:
 
 
 def test_a_server_that_keeps_models_forgets_a_huge_one() -> None:
-    strategy = AREA(1, memory="server")
+    strategy = AREA(1)
     events = [sent("b", 6), sent("c", 3), sent("a", 1e20), sent("a", 9)]
     assert fed(strategy, begun(strategy, THREE, 0), events).model == pytest.approx([6])
 

@@ -48,8 +48,7 @@ COST_COLUMNS = ("models on the server", "clients send", "uses labels", "merit")
 COST_CAPTION = (
     "merit: the mean recall of rare labels in the arena on digits and HAM10000, with each method's "
     "rate tuned (docs/research/arena.md). The recommendation goes by the lowest expected recall of "
-    "a label, and by merit among settings that promise the same. If clients send residuals, each "
-    "client stores one model."
+    "a label, and by merit among settings that promise the same."
 )
 
 

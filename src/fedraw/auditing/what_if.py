@@ -285,8 +285,7 @@ def _candidates(
     """
     found = []
     for method in sorted(map(BY_METHOD.__getitem__, METHODS), key=_preference):
-        # AREA's residuals need clients that never lose their state, which no server can verify.
-        if method.merit is None or method.waits or method.sends == "residual":
+        if method.merit is None or method.waits:
             continue
         if method.name == "fedraw":
             sizes = sorted({s.buffer for s in at.values() if s.buffer >= size})

@@ -29,8 +29,8 @@ def methods(
     """List the methods and what they need, or show the settings of one.
 
     Server memory counts models, with K buffer slots and N clients. Clients send models, differences
-    to the model that they started from, or residuals against their last accepted model. The rule of
-    a method was taken from its paper, from code that its authors or others published, or is ours.
+    to the model that they started from, or sums of features. The rule of a method was taken from
+    its paper, from code that its authors or others published, or is ours.
     """
     if name is not None:
         method = find_method(name, "NAME")

@@ -195,7 +195,7 @@ class Checkpoints:
 
 
 # Fields of checkpoints of fedraw 0.2 that this version does not read.
-_RETIRED = {"timeline": ("copy",), "flights": ("copies",)}
+_RETIRED = {"timeline": ("copy", "sent"), "flights": ("copies",)}
 
 
 def _load(folder: Path, state: type[Any]) -> Saved:

@@ -119,7 +119,6 @@ def open_federation(  # noqa: PLR0913 - the clocks are for tests
             "the server then knows only each site's score; set strategy.labels = 'declared', or "
             "remove summaries"
         )
-    _refuse_residuals(strategy)
     if strategy.needs.payload is not None:
         _check_sums(strategy, settings, layout)
     if strategy.needs.finishes and not settings.sites:
@@ -680,18 +679,3 @@ def needs_counts(needs: Needs) -> bool:
     """Return whether sites must declare their label counts."""
     hidden = needs.payload is not None and not needs.payload.declared
     return needs.label_evidence != "inferred" and not hidden
-
-
-def _refuse_residuals(strategy: Strategy[Any]) -> None:
-    """Refuse a strategy whose sites send residuals.
-
-    A residual is right only if the site and the server agree on the site's last accepted model. A
-    lost or refused reply, or a site that restarts without its memory, breaks this silently, and the
-    error would stay in the model permanently.
-    """
-    if strategy.needs.sends == "residual":
-        raise BadInput(
-            f"{type(strategy).__name__} needs sites that remember their last accepted model "
-            "(Needs.sends = 'residual'), but a server cannot detect that a site has lost it; use a "
-            "strategy that sends models or differences, such as AREA with memory = 'server'"
-        )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedraw.core.layout import Layout
+from fedraw.core.removed import is_neutral
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import Position
@@ -234,7 +235,7 @@ class Snapshots:
     def _refuse_other_strategy(self, before: Mapping[str, Any]) -> None:
         for key in {**before, **self._strategy}:
             then, now = before.get(key), self._strategy.get(key)
-            if then != now:
+            if then != now and not (now is None and is_neutral(f"strategy.{key}", then)):
                 raise BadInput(
                     f"{self._folders.folder.parent} holds a federation whose strategy has {key} = "
                     f"{then!r}, and this run has {now!r}; set the same strategy, or another folder"

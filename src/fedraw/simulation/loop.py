@@ -157,8 +157,6 @@ class Timeline:
     mid_round: bool = False
     # What clients keep from one training to the next, if they keep anything.
     client_states: dict[ClientId, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
-    # The model of each client's last accepted update, if clients send residuals.
-    sent: dict[ClientId, Vector] = field(default_factory=dict)
     # Clients that wait offline, and from when on they can be handed the model: a heap.
     offline: list[tuple[float, int, ClientId]] = field(default_factory=list)
     # Clients that have left and may still have an entry among those that wait.
@@ -235,8 +233,6 @@ class Simulation:
         self.state, self._founders = self._known(
             checked_answer(self._strategy, self._strategy.start(setup))
         )
-        if self._sends == "residual":
-            self.timeline.sent = dict.fromkeys(setup.clients.clients, self.state.model)
 
     def save(self) -> Saved:
         """Return what `restore` needs to continue bit for bit; arrays are shared, not copied."""
@@ -293,8 +289,6 @@ class Simulation:
         if trained.state is not None:
             timeline.client_states[client] = dict(trained.state)
         step = self._arrive(self._update(client, flight, trained), flight)
-        if self._sends == "residual" and step.refused is None:
-            timeline.sent[client] = trained.vector
         if happened or trained.metrics is not None:
             return step._replace(metrics=trained.metrics, happened=happened)
         return step
@@ -413,8 +407,6 @@ class Simulation:
         client = change.client
         if isinstance(change, Joined) and timeline.gone.pop(client, False):
             self._forget(client)
-        if isinstance(change, Joined) and self._sends == "residual":
-            timeline.sent[client] = self.state.model
         self.state, receivers = self._checked_step(change)
         if isinstance(change, Left) and client not in timeline.in_flight:
             timeline.gone[client] = True
@@ -435,11 +427,9 @@ class Simulation:
 
     def _update(self, client: ClientId, flight: InTraining, trained: TrainingResult) -> Update:
         vector = trained.vector
-        if vector.shape == flight.model.shape:  # otherwise the strategy refuses it
-            if self._sends == "delta":
-                vector = difference(vector, flight.model, self._layout)
-            elif self._sends == "residual":
-                vector = difference(vector, self.timeline.sent[client])
+        # The strategy refuses a vector of another size.
+        if self._sends == "delta" and vector.shape == flight.model.shape:
+            vector = difference(vector, flight.model, self._layout)
         return Update(
             client, flight.version, vector, trained.examples, trained.loss, self._statistics_size
         )

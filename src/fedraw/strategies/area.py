@@ -3,32 +3,26 @@
 Iakovidou, Kim: "Asynchronous Federated Stochastic Optimization for Heterogeneous Objectives Under
 Arbitrary Delays", arXiv 2405.10123, 2025.
 
-Client i sends the residual r_i = w_i − y_i of its trained model w_i against its memory y_i, and
-then sets y_i ← w_i; at first y_i = w⁰. After K arrivals the server sets w ← w + (1/N) Σ r over the
-residuals of this buffer. So after each step w = (1/N) Σ_i y_i. There is no server rate.
+The server keeps the last model y_i of every client; at first y_i = w⁰. Client i sends its trained
+model w_i, and the server sets y_i ← w_i. After K arrivals the server sets w ← (1/N) Σ_i y_i. There
+is no server rate.
 
-`memory` says who keeps y_i. With "clients" the server stores one model, whatever N is. With
-"server" clients send models, and the server keeps y_i for each of them; both give the same model. A
-server of real sites needs "server", because a site that loses its memory would go unnoticed and
-make w wrong for good.
+A newcomer has y_i = w, so it leaves the mean as it is. If a client leaves, y_i is dropped from the
+mean at the next step.
 
-A newcomer has y_i = w, so it leaves the mean as it is. If a client leaves, "server" drops y_i from
-the mean at the next step. With "clients" the server does not know y_i, so it treats the client as
-one that never sends again: y_i and its place in N stay.
-
-Deviations: The authors scale the local rate by n_i/n, and hand a client the model before the step
-that its own arrival causes. Here all clients have the same weight, and the client gets the model
-after the step.
+Deviations: The authors' clients keep y_i and send w_i − y_i, which gives the same model. A server
+could not see whether a site has lost y_i, which would make w wrong for good. The authors scale the
+local rate by n_i/n, and hand a client the model before the step that its own arrival causes. Here
+all clients have the same weight, and the client gets the model after the step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from fedraw.core.aggregation import RunningSum, Term
 from fedraw.core.federation import Federation
-from fedraw.core.settings import one_of, whole
+from fedraw.core.settings import whole
 from fedraw.core.types import ClientId, Vector
 from fedraw.strategies.protocol import (
     Arrived,
@@ -47,7 +41,7 @@ from fedraw.strategies.protocol import (
 
 @dataclass(eq=False)
 class AREAState:
-    """`sum` = Σ y_i over N = `places` clients; `memory` has each y_i if the server keeps them."""
+    """`sum` = Σ y_i over N = `places` clients; `memory` has each y_i."""
 
     model: Vector
     version: int
@@ -65,26 +59,23 @@ class AREAState:
         return Contents(list(self.clients), [1 / count] * count if self.full else [])
 
     def remembered(self) -> list[Term]:
-        """Return the terms of `sum`, for a server that keeps all y_i."""
+        """Return the terms of `sum`."""
         return [(1.0, model) for model in self.memory.values()]
 
 
 @dataclass(frozen=True)
 class AREA:
-    """AREA; `memory` says who keeps each client's last model."""
+    """AREA; the server keeps each client's last model."""
 
     buffer: int = 10
-    memory: Literal["clients", "server"] = "clients"
 
     def __post_init__(self) -> None:
         whole("buffer", self.buffer)
-        one_of("memory", self.memory, ("clients", "server"))
 
     @property
     def needs(self) -> Needs:
-        """Clients send residuals, or models if the server keeps the memory."""
-        sends: Literal["residual", "model"] = "residual" if self.memory == "clients" else "model"
-        return Needs(sends=sends, influence="cache")
+        """Clients send models."""
+        return Needs(influence="cache")
 
     def start(self, setup: Setup) -> tuple[AREAState, Receivers]:
         """Start with y_i = w⁰ for every client."""
@@ -92,12 +83,11 @@ class AREA:
         clients = setup.clients.clients
         total.add([(float(len(clients)), setup.model)])
         state = AREAState(setup.model, 0, Federation.of(setup.clients), total, len(clients))
-        if self.memory == "server":
-            state.memory = dict.fromkeys(clients, setup.model)
+        state.memory = dict.fromkeys(clients, setup.model)
         return state, clients
 
     def step(self, state: AREAState, event: Event) -> tuple[AREAState, Receivers]:
-        """Add a residual to Σ y_i; after K of them, the model becomes the mean of all y_i."""
+        """Replace y_i; after K arrivals, the model becomes the mean of all y_i."""
         if not isinstance(event, Arrived):
             receivers = change_members(state.federation, event)
             self._change_places(state, event)
@@ -106,12 +96,9 @@ class AREA:
         if state.full:
             state.clients, state.full = [], False
         client, vector = event.update.client, event.update.vector
-        if self.memory == "server":
-            changes: list[Term] = [(1.0, vector), (-1.0, state.memory[client])]
-            state.memory[client] = vector
-            state.sum.correct(changes, state.remembered())
-        else:
-            state.sum.add([(1.0, vector)])
+        changes: list[Term] = [(1.0, vector), (-1.0, state.memory[client])]
+        state.memory[client] = vector
+        state.sum.correct(changes, state.remembered())
         state.clients.append(client)
         if len(state.clients) == self.buffer:
             self._aggregate(state)
@@ -119,8 +106,7 @@ class AREA:
 
     def _aggregate(self, state: AREAState) -> None:
         state.version += 1
-        # A server that keeps all y_i recomputes the sum regularly, so rounding errors do not build
-        # up.
+        # The sum is recomputed regularly, so rounding errors do not build up.
         if state.memory and state.version % len(state.memory) == 0:
             state.sum.recompute(state.remembered())
         state.model = frozen(state.sum.add([], divisor=state.places))
@@ -130,9 +116,8 @@ class AREA:
         if isinstance(event, Joined):
             state.sum.add([(1.0, state.model)])
             state.places += 1
-            if self.memory == "server":
-                state.memory[event.client] = state.model
-        elif isinstance(event, Left) and self.memory == "server":
+            state.memory[event.client] = state.model
+        elif isinstance(event, Left):
             gone = state.memory.pop(event.client)
             state.sum.correct([(-1.0, gone)], state.remembered())
             state.places -= 1

@@ -66,7 +66,7 @@ Source = Literal["the paper", "its authors' code", "third-party code", "this pro
 # Settings that a spec does not have, because the data and the training determine them.
 NOT_IN_SPECS = ("classes", "lr")
 # What clients send (`Needs.sends`), in words.
-SENT = {"model": "models", "delta": "differences", "residual": "residuals", "sums": "sums"}
+SENT = {"model": "models", "delta": "differences", "sums": "sums"}
 
 
 @dataclass(frozen=True)
@@ -379,12 +379,11 @@ _ROWS = (
         AREA,
         'Iakovidou, Kim: "Asynchronous Federated Stochastic Optimization for Heterogeneous '
         'Objectives Under Arbitrary Delays", arXiv 2405.10123, 2025',
-        "averages the last model of every client, new or old; clients remember what "
-        "they sent, so the server does not store a model per client",
+        "averages the last model of every client, new or old, which the server stores",
         source="its authors' code",
         audit_rule=("blocks", "cached"),
         thresholds=AVERAGING,
-        memory=(3, 0, 0),
+        memory=(3, 0, 1),
         merit=8.7,
     ),
     Method(

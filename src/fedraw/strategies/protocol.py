@@ -82,14 +82,10 @@ class Needs:
     """Everything that a driver has to know about a strategy before the first event.
 
     Attributes:
-        sends: What clients send: the model after local training ("model"), its difference to the
-            model that they started from ("delta"), or its difference to the model of their last
-            accepted update ("residual"). With "residual", each client keeps that model; before its
-            first update it is the global model at the moment when the client became a member.
-            Batch-norm statistics are then differences like everything else. A server refuses
-            "residual", because it cannot see whether a site has lost what it kept. With "sums",
-            clients do not train: each sends the sums of its fixed features in the form `payload`,
-            and the driver gives the strategy a linear model of these features.
+        sends: What clients send: the model after local training ("model"), or its difference to
+            the model that they started from ("delta"). With "sums", clients do not train: each
+            sends the sums of its fixed features in the form `payload`, and the driver gives the
+            strategy a linear model of these features.
         loss: Whether clients also send their mean training loss at the start model.
         proximal: The factor ρ of the proximal term (ρ/2) ||x − x_start||² in the local loss.
         min_clients: The fewest clients with which the strategy can start.
@@ -101,9 +97,8 @@ class Needs:
             gets the mean of the statistics that arrived since the last one, plain ("mean") or
             weighted by sample counts ("samples"), or the plain mean of the newest statistics of all
             members that have sent some ("newest"), and the strategy sees models and updates
-            without statistics. Default: "model" for models and residuals, "mean" for differences.
-            Differences with "model" are refused, because their statistics are not differences; so
-            are residuals with anything else.
+            without statistics. Default: "model" for models, "mean" for differences. Differences
+            with "model" are refused, because their statistics are not differences.
         latest_only: Whether a client's newer update replaces its earlier one within a version.
         influence: How the log determines a client's weight in the model: from the slots of the
             buffer, or from a cache of every client's last update.
@@ -113,7 +108,7 @@ class Needs:
 
     """
 
-    sends: Literal["model", "delta", "residual", "sums"] = "model"
+    sends: Literal["model", "delta", "sums"] = "model"
     loss: bool = False
     proximal: float = 0.0
     min_clients: int = 1
@@ -125,7 +120,7 @@ class Needs:
     finishes: bool = False
 
     def __post_init__(self) -> None:
-        one_of("Needs.sends", self.sends, ("model", "delta", "residual", "sums"))
+        one_of("Needs.sends", self.sends, ("model", "delta", "sums"))
         if (self.sends == "sums") != (self.payload is not None):
             raise BadInput(
                 f"Needs(sends={self.sends!r}, payload={self.payload!r}): clients that send sums "
@@ -140,11 +135,6 @@ class Needs:
             raise BadInput(
                 "Needs(sends='delta', statistics='model'): clients send batch-norm statistics as "
                 "they are, never as differences; use statistics = 'mean' or 'samples'"
-            )
-        if self.sends == "residual" and self.statistics != "model":
-            raise BadInput(
-                f"Needs(sends='residual', statistics={self.statistics!r}): a residual is a "
-                "difference in every number, batch-norm statistics included; use 'model'"
             )
 
 

@@ -65,7 +65,6 @@ MEANINGS = {
         "against the updates, or the updates alone."
     ),
     "mass": "The most weight that all kept updates have together.",
-    "memory": "Who keeps the last model of each client: the client, or the server.",
     "offset": (
         "A number that is added to the mean staleness of every client, so that clients without "
         "staleness have a weight too."

@@ -153,7 +153,6 @@ def _asks(method: Method) -> str:
     asked = [
         ("their loss", needs.loss),
         ("a proximal term", needs.proximal > 0),
-        ("to keep a model", needs.sends == "residual"),
         ("label counts", needs.label_evidence is not None),
     ]
     return ", ".join(what for what, wanted in asked if wanted) or "nothing"

@@ -63,7 +63,7 @@ test-lowest: ## run these tests with the lowest versions that pyproject.toml all
 	PYTEST_ADDOPTS='-W ignore::DeprecationWarning' \
 	  $(MAKE) VENV=.lowest CONSTRAINTS=.lowest/constraints.txt test
 
-# MLflow and Weights & Biases are large: tests of exports to them use an environment of their own.
+# MLflow and Weights & Biases are large: their tests use an environment of their own.
 trackers: install
 	@[ -x .trackers/bin/python ] || { $(PYTHON) -m venv .trackers && \
 	  .trackers/bin/pip install --quiet --disable-pip-version-check mlflow wandb -e .; }

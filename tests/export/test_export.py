@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -20,8 +16,6 @@ from fedraw.errors import BadInput
 from fedraw.export import TARGETS, export_runs
 
 RARE = "scarce"
-# An environment with mlflow and wandb, which are large; `make trackers` makes it.
-TRACKERS = Path(os.environ.get("FEDRAW_TRACKERS", ".trackers"))
 
 
 @pytest.fixture
@@ -31,7 +25,8 @@ def run(tmp_path: Path) -> Path:
 
 def test_csv_files_have_all_values(run: Path, tmp_path: Path) -> None:
     (done,) = export_runs([run], TARGETS["csv"], tmp_path / "out")
-    assert done[1:] == ("fedraw-seed-7", 2, 2, True, str(tmp_path / "out"))
+    assert (done.name, done.evaluations, done.arrivals) == ("fedraw-seed-7", 2, 2)
+    assert done.series.finished
     folder = tmp_path / "out/fedraw-seed-7"
     rows = list(csv.DictReader((folder / "evaluations.csv").read_text().splitlines()))
     found = {(row["event"], row["series"]): float(row["value"]) for row in rows}
@@ -90,15 +85,17 @@ def test_following_continues_to_the_end_of_the_run(tmp_path: Path) -> None:
     writer.start()
     (done,) = export_runs([log.parent], TARGETS["csv"], tmp_path / "out", follow=True)
     writer.join()
-    assert (done.evaluations, done.arrivals, done.finished) == (1, 4, True)
+    assert (done.evaluations, done.arrivals, done.series.finished) == (1, 4, True)
 
 
-def test_following_can_be_stopped(tmp_path: Path) -> None:
+def test_following_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def press_ctrl_c(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedraw.export.export.time.sleep", press_ctrl_c)
     log = write(tmp_path / "server/events.jsonl", STORY)
-    (done,) = export_runs(
-        [log.parent], TARGETS["csv"], tmp_path / "out", follow=True, until=lambda: True
-    )
-    assert not done.finished
+    (done,) = export_runs([log.parent], TARGETS["csv"], tmp_path / "out", follow=True)
+    assert (done.evaluations, done.series.finished) == (1, False)
 
 
 @pytest.mark.parametrize("to", [[], ["--to", "excel"]])
@@ -108,7 +105,7 @@ def test_the_command_lists_the_targets_if_none_or_an_unknown_one_is_given(
     done = fedraw("export", run, *to, cwd=tmp_path)
     assert done.returncode == 2
     assert "'--to'" in done.stderr
-    for name in ("csv", "parquet", "tensorboard", "mlflow", "wandb"):
+    for name in TARGETS:
         assert name in done.stderr
 
 
@@ -125,74 +122,3 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="file/server: Not a directory; choose another out="):
         export_runs([tmp_path / "a"], TARGETS["csv"], tmp_path / "file")
-
-
-READ_MLFLOW = """
-import json, sys
-from pathlib import Path
-from fedraw.export import TARGETS, export_runs
-from mlflow import MlflowClient
-run, out = map(Path, sys.argv[1:])
-export_runs([run], TARGETS["mlflow"], out)
-client = MlflowClient(tracking_uri=f"sqlite:///{out.resolve()}/mlflow.db")
-number = client.get_experiment_by_name("fedraw").experiment_id
-(found,) = client.search_runs([number])
-history = client.get_metric_history(found.info.run_id, "recall/scarce")
-print(json.dumps([found.info.run_name, found.info.status, found.data.params["strategy.name"],
-                  [[m.step, m.value] for m in history]]))
-"""
-READ_WANDB = """
-import json, struct, sys
-from pathlib import Path
-from fedraw.export import TARGETS, export_runs
-from wandb.proto import wandb_internal_pb2
-run, out = map(Path, sys.argv[1:])
-export_runs([run], TARGETS["wandb"], out)
-(file,) = out.rglob("run-*.wandb")
-# wandb has no reader in Python any more: blocks of 32 KiB with parts of records, as in LevelDB.
-data, at, record, found = file.read_bytes(), 7, b"", []
-while at + 7 <= len(data):
-    if 32768 - at % 32768 < 7:
-        at += 32768 - at % 32768
-        continue
-    _, length, kind = struct.unpack("<IHB", data[at : at + 7])
-    record += data[at + 7 : at + 7 + length]
-    at += 7 + length
-    if kind not in (1, 4):  # neither a whole record nor its end
-        continue
-    parsed, record = wandb_internal_pb2.Record.FromString(record), b""
-    if parsed.WhichOneof("record_type") == "history":
-        items = {i.key or "/".join(i.nested_key): json.loads(i.value_json)
-                 for i in parsed.history.item}
-        found.append([parsed.history.step.num, items["recall/scarce"]])
-print(json.dumps(found))
-"""
-
-
-def in_trackers(code: str, *arguments: object) -> list[object]:
-    python = TRACKERS / "bin/python"
-    if not python.exists():
-        pytest.skip(f"no environment with mlflow and wandb at {TRACKERS}: make trackers")
-    done = subprocess.run(
-        [str(python), "-c", code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p.endswith("src"))},
-    )
-    assert done.returncode == 0, done.stderr
-    found: list[object] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-@pytest.mark.slow
-def test_mlflow_reads_all_values(run: Path, tmp_path: Path) -> None:
-    assert in_trackers(READ_MLFLOW, run, tmp_path / "out") == [
-        "fedraw-seed-7", "FINISHED", "fedraw", [[1, 20.0], [2, 50.0]],
-    ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_wandb_reads_all_values(run: Path, tmp_path: Path) -> None:
-    assert in_trackers(READ_WANDB, run, tmp_path / "out") == [[1, 20.0], [2, 50.0]]

@@ -26,6 +26,9 @@ def test_a_folder_of_the_previous_release_continues(
     make_engine: MakeEngine, tmp_path: Path
 ) -> None:
     shutil.unpack_archive(PREVIOUS, tmp_path)
+    log = tmp_path / "federation/events.jsonl"
+    start = json.loads(log.read_text(encoding="utf-8").splitlines()[0])
+    assert start["spec"]["server"].keys() >= {"dashboard", "serve", "ema_decay"}  # removed since
     expected = json.loads((tmp_path / "expected.json").read_text(encoding="utf-8"))
     engine = make_engine(FedRAW(buffer=3), snapshot_every=3.0, log_segment=2000)
     state = engine.coordinator._store.strategy_state

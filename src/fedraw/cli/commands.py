@@ -33,7 +33,7 @@ OWN = {
     "watch": "Watch runs in the terminal while they write their logs.",
     "dashboard": "Follow runs and servers in a browser, with metrics and alerts.",
     "report": "Show runs on one page: a self-contained HTML file that opens offline.",
-    "export": "Export runs to CSV, Parquet, TensorBoard, MLflow or Weights & Biases.",
+    "export": "Export runs to CSV, Parquet or TensorBoard.",
     "model": "Export the model of a run or a server, even while it is running.",
     "server": "Maintain the folder of a server: verify, back up, roll back, revoke a site.",
     "audit": "Predict from label counts and speeds which labels a federation will lose.",

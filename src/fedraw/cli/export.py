@@ -17,9 +17,7 @@ def export(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN…", help="One or more folders with runs.")
     ],
-    to: Annotated[
-        str, typer.Option(click_type=click.Choice(list(TARGETS)), help="The format or the tool.")
-    ],
+    to: Annotated[str, typer.Option(click_type=click.Choice(list(TARGETS)), help="The format.")],
     out: Annotated[
         Path, typer.Option("-o", "--out", metavar="DIR", help="The folder to write to.")
     ] = Path("exported"),
@@ -27,10 +25,10 @@ def export(
         bool, typer.Option("--follow", help="Continue until the runs are finished, or Ctrl-C.")
     ] = False,
 ) -> None:
-    """Export evaluations, recall per label and arrivals to files or to an experiment tracker."""
+    """Export evaluations, recall per label and arrivals to files, also while a run grows."""
     for run in export_runs(runs, TARGETS[to], out, follow=follow):
-        state = "finished" if run.finished else "not finished"
+        state = "finished" if run.series.finished else "not finished"
         parts = [counted(run.evaluations, "evaluation")]
         if run.arrivals is not None:
             parts.append(counted(run.arrivals, "arrival"))
-        console.say(f"{run.name} ({state}): {' and '.join(parts)} exported to {run.destination}")
+        console.say(f"{run.name} ({state}): {' and '.join(parts)} exported to {out}")

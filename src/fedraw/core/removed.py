@@ -19,23 +19,17 @@ PHASES = (
     "use kind = 'exponential', or kind = 'trace' with a file of phases drawn from any distribution"
 )
 
-DASHBOARD = (
-    "run fedraw dashboard FOLDER beside the server; it has --port, --token-file and --alerts"
-)
-# Settings of a server, on Flower and on FLARE.
-OF_SERVERS = {
-    **dict.fromkeys(("serve", "ema_decay"), AVERAGE),
-    **dict.fromkeys(("dashboard", "dashboard_token", "alerts"), DASHBOARD),
-}
+DASHBOARD = "run fedraw dashboard beside the server; it has --port, --token-file and --alerts"
+SERVERS = ("fedraw", "settings")  # the settings of a server on Flower, and on FLARE
 
 # By key, or by key and value.
 REMOVED: dict[str, str] = {
     "strategy.name = 'mf-ca2fl'": "use 'ca2fl', whose cache keeps every number as it is",
-    **dict.fromkeys(("run.serve", "run.ema_decay"), AVERAGE),  # of a spec
-    **{f"{part}.{key}": use for part in ("fedraw", "settings") for key, use in OF_SERVERS.items()},
+    **{f"{at}.{key}": AVERAGE for at in ("run", *SERVERS) for key in ("serve", "ema_decay")},
+    **{f"{at}.dashboard{key}": DASHBOARD for at in SERVERS for key in ("", "_token")},
+    **{f"{at}.alerts": DASHBOARD for at in SERVERS},
     "losses.twice": "leave it out: every update that is not lost arrives once",
-    "availability.kind = 'weibull'": PHASES,
-    "availability.shape": PHASES,
+    **dict.fromkeys(("availability.kind = 'weibull'", "availability.shape"), PHASES),
     "summaries.mechanism = 'secure-sum'": "use 'randomised-response' with an epsilon; nobody had "
     "audited the secure sum",
     "strategy.memory": "leave it out: AREA's server keeps the last model of each client, and "

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from fedraw.errors import BadInput, MissingExtra
-from fedraw.export.scalars import ARRIVAL, RunSeries, Scalars
+from fedraw.export.scalars import ARRIVAL, Scalars
 
 EVALUATION = ("event", "time", "version", "series", "value")
 # The number of rows that are written to a Parquet file at once.
@@ -20,9 +18,8 @@ ROW_GROUP = 50_000
 class Target:
     """Receives one run: its evaluations, its arrivals if the target accepts them, and its end."""
 
-    # Trackers have no tables that grow with every arrival.
+    # TensorBoard has no tables that grow with every arrival.
     accepts_arrivals: ClassVar[bool] = False
-    destination: str | None = None  # None for the folder of the export
 
     def scalars(self, found: Scalars) -> None:
         """Write the values of one evaluation."""
@@ -45,8 +42,8 @@ class CsvTarget(Target):
 
     accepts_arrivals = True
 
-    def __init__(self, series: RunSeries, out: Path) -> None:
-        folder = _make_folder(out / series.name)
+    def __init__(self, name: str, out: Path) -> None:
+        folder = _make_folder(out / name)
         self._files: list[IO[str]] = []
         self._evaluations = self._open(folder / "evaluations.csv", EVALUATION)
         self._arrivals = self._open(folder / "arrivals.csv", ARRIVAL)
@@ -82,23 +79,23 @@ class ParquetTarget(Target):
 
     accepts_arrivals = True
 
-    def __init__(self, series: RunSeries, out: Path) -> None:
+    def __init__(self, name: str, out: Path) -> None:
         try:
             import pyarrow
             from pyarrow import parquet
         except ModuleNotFoundError:
             raise MissingExtra("pyarrow", "export") from None
-        folder = _make_folder(out / series.name)
+        folder = _make_folder(out / name)
         text, whole, real = pyarrow.string(), pyarrow.int64(), pyarrow.float64()
         kinds = {"series": text, "client": text, "aggregated": pyarrow.bool_()}
         reals = {"time", "start_time", "norm", "value"}
         self._table = pyarrow.Table.from_pydict
         self._tables: dict[str, tuple[Any, Any, list[Any]]] = {}
-        for name, columns in (("evaluations", EVALUATION), ("arrivals", ARRIVAL)):
+        for table, columns in (("evaluations", EVALUATION), ("arrivals", ARRIVAL)):
             fields = [(c, kinds.get(c, real if c in reals else whole)) for c in columns]
             schema = pyarrow.schema(fields)
-            writer = parquet.ParquetWriter(folder / f"{name}.parquet", schema)
-            self._tables[name] = (writer, schema, [])
+            writer = parquet.ParquetWriter(folder / f"{table}.parquet", schema)
+            self._tables[table] = (writer, schema, [])
 
     def scalars(self, found: Scalars) -> None:
         """Buffer a row for each value."""
@@ -131,14 +128,14 @@ class ParquetTarget(Target):
 class TensorBoardTarget(Target):
     """An event file for TensorBoard, in a folder for each run."""
 
-    def __init__(self, series: RunSeries, out: Path) -> None:
+    def __init__(self, name: str, out: Path) -> None:
         try:
             from tensorboard.compat.proto.event_pb2 import Event
             from tensorboard.compat.proto.summary_pb2 import Summary
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ModuleNotFoundError as missing:
             raise MissingExtra(missing.name or "tensorboard", "export") from None
-        folder = _make_folder(out / series.name)
+        folder = _make_folder(out / name)
         for earlier in folder.glob("events.out.tfevents.*"):  # from an earlier export of this run
             earlier.unlink()
         self._event, self._summary = Event, Summary
@@ -163,80 +160,11 @@ class TensorBoardTarget(Target):
         self._writer.close()
 
 
-class MlflowTarget(Target):
-    """A run of MLflow, in the store MLFLOW_TRACKING_URI or in a database file in `out`."""
-
-    def __init__(self, series: RunSeries, out: Path) -> None:
-        try:
-            from mlflow import MlflowClient
-            from mlflow.entities import Metric, Param
-        except ModuleNotFoundError:
-            raise _not_installed("mlflow") from None
-        _make_folder(out)
-        self.destination = os.environ.get("MLFLOW_TRACKING_URI")
-        store = self.destination or f"sqlite:///{out.resolve()}/mlflow.db"
-        self._metric = Metric
-        self._client = MlflowClient(tracking_uri=store)
-        found = self._client.get_experiment_by_name("fedraw")
-        number = self._client.create_experiment("fedraw") if found is None else found.experiment_id
-        run = self._client.create_run(number, run_name=series.name)
-        self._run = run.info.run_id
-        settings = series.settings().items()
-        params = [Param(_plain_name(key), str(value)[:6000]) for key, value in settings]
-        for start in range(0, len(params), 100):
-            self._client.log_batch(self._run, params=params[start : start + 100])
-        self._series = series
-
-    def scalars(self, found: Scalars) -> None:
-        """Log the values of one evaluation."""
-        stamp = round(1000 * (found.time if found.wall is None else found.wall))
-        metrics = [
-            self._metric(_plain_name(name), value, stamp, found.event)
-            for name, value in found.values.items()
-        ]
-        for start in range(0, len(metrics), 1000):
-            self._client.log_batch(self._run, metrics=metrics[start : start + 1000])
-
-    def close(self) -> None:
-        """End the run."""
-        self._client.set_terminated(self._run, "FINISHED" if self._series.finished else "KILLED")
-
-
-class WandbTarget(Target):
-    """A run of Weights & Biases, offline in `out` unless WANDB_MODE has another mode."""
-
-    def __init__(self, series: RunSeries, out: Path) -> None:
-        try:
-            import wandb
-        except ModuleNotFoundError:
-            raise _not_installed("wandb") from None
-        _make_folder(out)
-        self._run = wandb.init(
-            project="fedraw",
-            name=series.name,
-            dir=str(out),
-            config=series.settings(),
-            mode=os.environ.get("WANDB_MODE", "offline"),
-            reinit="create_new",
-            settings=wandb.Settings(silent=True, console="off"),
-        )
-        self.destination = self._run.url
-
-    def scalars(self, found: Scalars) -> None:
-        """Log the values of one evaluation."""
-        self._run.log({**found.values, "time": found.time}, step=found.event)
-
-    def close(self) -> None:
-        """End the run."""
-        self._run.finish()
-
-
-TARGETS: dict[str, Callable[[RunSeries, Path], Target]] = {
+# By the name of the format; each is made with the name of the run and the folder of the export.
+TARGETS: dict[str, Callable[[str, Path], Target]] = {
     "csv": CsvTarget,
     "parquet": ParquetTarget,
     "tensorboard": TensorBoardTarget,
-    "mlflow": MlflowTarget,
-    "wandb": WandbTarget,
 }
 
 
@@ -253,16 +181,3 @@ def _make_folder(folder: Path) -> Path:
             f"cannot create the folder {folder}: {problem.strerror}; choose another out=..."
         ) from None
     return folder
-
-
-def _plain_name(name: str) -> str:
-    """Return a name that MLflow accepts: letters, digits, `_`, `-`, `.`, blanks and `/`.
-
-    >>> _plain_name("recall/Mélanome <1>")
-    'recall/Mélanome _1_'
-    """
-    return re.sub(r"[^\w\-. /]", "_", name)[:250]
-
-
-def _not_installed(library: str) -> BadInput:
-    return BadInput(f"this export needs {library}, which is not installed: pip install {library}")

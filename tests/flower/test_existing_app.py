@@ -50,7 +50,8 @@ def lead(app: ClientApp, folder: Path, **config: Any) -> list[dict[str, Any]]:
         "fedraw.folder": str(folder),
         "fedraw.min-clients": 4,
         "fedraw.arrivals": ARRIVALS,
-        "fedraw.strategy.buffer": 3,
+        "fedraw.strategy.name": "fedraw-replay-debt",
+        "fedraw.strategy.buffer": 2,
         "fedraw.federated-evaluation": True,
         "fedraw.train.lr": 0.5,
         "fedraw.poll": 0.01,
@@ -103,7 +104,7 @@ def test_with_inferred_labels_it_needs_no_line_at_all(
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 def test_both_apps_in_real_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same twenty updates with Flower's FedAvg and with FedRAW, with the app's privacy."""
+    """The same twenty updates with Flower's FedAvg and with debt replay, with the app's privacy."""
     parts: dict[str, dict[str, Any]] = {
         name: {"partition-id": i, "num-partitions": len(SITES)} for i, name in enumerate(SITES)
     }

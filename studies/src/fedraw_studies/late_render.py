@@ -192,7 +192,8 @@ def _standing(results: Sequence[LateResults]) -> str:
         if not own.fits:
             lines.append([own.title, "all", f"{got} of {every}", *["too few"] * 3])
         for fit in own.fits:
-            slope = f"{fit.slope:.2f} ± {fit.error:.2f}"
+            error = "(one seed)" if fit.error is None else f"± {fit.error:.2f}"
+            slope = f"{fit.slope:.2f} {error}"
             numbers = [slope, f"{fit.at_tenth:,.0f}", f"× {fit.spread:.1f}"]
             lines.append([own.title, fit.family, f"{fit.reached} of {fit.labels}", *numbers])
     head = ["", "methods", "labels that got to 50 %", "exponent b", "arrivals at 0.1", "spread"]

@@ -67,7 +67,7 @@ class StandingFit(NamedTuple):
     labels: int  # pairs of a run and a rare label
     reached: int
     slope: float
-    error: float  # the slope's standard error, from a bootstrap over seeds
+    error: float | None  # the slope's, from a bootstrap over seeds; None with a single seed
     spread: float  # the standard deviation of the errors, as a factor
     at_tenth: float  # predicted arrivals at standing 0.1
 
@@ -243,9 +243,8 @@ def _fits(points: Sequence[Point]) -> Iterator[StandingFit]:
             continue
         a, b, spread = _fit(own)
         slopes = [_fit(again)[1] for again in _resampled(own)]
-        yield StandingFit(
-            name, len(own), reached, b, float(np.std(slopes, ddof=1)), 10**spread, 10 ** (a - b)
-        )
+        error = float(np.std(slopes, ddof=1)) if slopes else None
+        yield StandingFit(name, len(own), reached, b, error, 10**spread, 10 ** (a - b))
 
 
 def _fit(points: Sequence[Point]) -> tuple[float, float, float]:
@@ -260,7 +259,7 @@ def _resampled(points: Sequence[Point]) -> Iterator[list[Point]]:
     for point in points:
         by_seed.setdefault(point.seed, []).append(point)
     seeds = list(by_seed)
-    for _ in range(RESAMPLES if len(seeds) > 1 else 2):
+    for _ in range(RESAMPLES if len(seeds) > 1 else 0):
         drawn = [by_seed[seeds[n]] for n in rng.integers(len(seeds), size=len(seeds))]
         yield [point for own in drawn for point in own]
 

@@ -23,7 +23,6 @@ import numpy as np
 from tests.server.engine import Engine
 
 from fedraw.errors import BadInput, FedrawError
-from fedraw.eventlog.segments import parts_of
 from fedraw.experiment.options import Options as RunOptions
 from fedraw.experiment.runner import run_seed
 from fedraw.storage import snapshot
@@ -262,10 +261,9 @@ def subjects(root: Path) -> list[Subject]:
 def damage(folder: Path, rng: Rng) -> tuple[str, Path, bool]:
     """Damage one file; return the damage, the file, and whether it only became shorter."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
-    logs = [path for path, _ in parts_of(folder / LOG)]
+    log = folder / LOG
     while True:
-        candidates = logs if rng.random() < 0.5 else files
-        path = candidates[int(rng.integers(len(candidates)))]
+        path = log if rng.random() < 0.5 else files[int(rng.integers(len(files)))]
         name = str(rng.choice(list(DAMAGES)))
         before = path.read_bytes()
         after = DAMAGES[name](before, rng)
@@ -276,7 +274,7 @@ def damage(folder: Path, rng: Rng) -> tuple[str, Path, bool]:
         else:
             path.write_bytes(after)
         shorter = after is None or before.startswith(after)
-        return name, path, path == logs[-1] and shorter
+        return name, path, path == log and shorter
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -2,9 +2,8 @@
 
 A federation of four sites runs until 40 updates are accepted. Sites come and go, send updates that
 are refused, or declare new label counts. The server's process is killed about ten times: at random
-moments, around each of its file operations, and in the middle of a write. The log continues in
-several files, so kills also happen at every step of a rotation. A restart continues from the folder
-alone. One trial is one kill. After each federation this part compares:
+moments, around each of its file operations, and in the middle of a write. A restart continues from
+the folder alone. One trial is one kill. After each federation this part compares:
 
 * the updates that count, with those that were acknowledged (only the update that the server was
   receiving during a kill may count without having been acknowledged)
@@ -41,7 +40,7 @@ from fedraw.eventlog import (
     Record,
     read_log,
 )
-from fedraw.eventlog.segments import open_log, parts_of
+from fedraw.eventlog.log_file import log_size
 from fedraw.server.coordinator import Coordinator
 from fedraw.server.tasks import Failure, Reply, Task, TrainReply
 from fedraw.strategies.ca2fl import CA2FL
@@ -75,7 +74,6 @@ SETTINGS: dict[str, Any] = {
     "patience": 2,
     "quarantine": 6.0,
     "min_clients": 4,
-    "log_segment": 3000,  # the log of every federation continues in several files
 }
 # The server is stuck if one of its incarnations takes more turns than this.
 TURNS = 2000
@@ -259,8 +257,7 @@ def _disturbed(
     done: list[str] = []
     while True:
         life += 1
-        parts = parts_of(folder / "events.jsonl")
-        kill = draw(parts[-1][1] if parts else 0) if len(done) < most else None
+        kill = draw(log_size(folder / "events.jsonl")) if len(done) < most else None
         ended = run_forked(serve(folder, strategy, life, seen.now + 10, seed), kill)
         has_begun = bool(seen.counted)  # otherwise it may start again with a new log
         seen.take_in(ended.sent)
@@ -290,8 +287,7 @@ def _grown(folder: Path, before: bytes, seen: Witnessed) -> bytes:
     """Return the complete lines of the log, which must start with the earlier lines."""
     path, content = folder / "events.jsonl", b""
     if path.exists():
-        with open_log(path) as file:
-            content = file.read()
+        content = path.read_bytes()
     content = content[: content.rfind(b"\n") + 1]
     if not content.startswith(before):
         seen.problems.append("the log lost or changed a record that it had before the kill")

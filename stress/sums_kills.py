@@ -47,7 +47,6 @@ SETTINGS: dict[str, Any] = {
     "back_off": 1.0,
     "keep_best": "GlobalAcc",
     "rollback_points": 2,
-    "log_segment": 3000,
 }
 TURNS = 2000
 

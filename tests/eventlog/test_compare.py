@@ -18,6 +18,7 @@ from fedraw.eventlog.compare import (
     Stat,
     budget_notes,
     compare,
+    identity,
     paired,
 )
 from fedraw.experiment.result import Result, SeedResult
@@ -71,6 +72,15 @@ def test_rows_of_the_same_name_show_the_settings_that_differ() -> None:
         results += simulate(dynamics([1], buffer=buffer, cap="naive", cap_at=0.9))
     names = [row.name for row in compare(results)]
     assert names == ["fedraw buffer=2", "fedraw buffer=5"]
+
+
+@pytest.mark.parametrize(("size", "same"), [(1 << 26, True), (5000, False)])
+def test_a_removed_setting_with_its_default_does_not_make_another_row(
+    size: int, same: bool
+) -> None:
+    old = {"strategy": {"buffer": 5}, "server": {"log_segment": size}}
+    new = {"strategy": {"buffer": 5}, "server": {}}
+    assert (identity("fedraw", old) == identity("fedraw", new)) == same
 
 
 def test_runs_that_cannot_be_compared_are_named(tmp_path: Path) -> None:

@@ -30,13 +30,12 @@ def test_a_folder_of_the_previous_release_continues(
     start = json.loads(log.read_text(encoding="utf-8").splitlines()[0])
     assert start["spec"]["server"].keys() >= {"dashboard", "serve", "ema_decay"}  # removed since
     expected = json.loads((tmp_path / "expected.json").read_text(encoding="utf-8"))
-    engine = make_engine(FedRAW(buffer=3), snapshot_every=3.0, log_segment=2000)
+    engine = make_engine(FedRAW(buffer=3), snapshot_every=3.0)
     state = engine.coordinator._store.strategy_state
     assert engine.coordinator.accepted == expected["accepted"]
     assert (state.version, state.model.tolist()) == (expected["version"], expected["model"])
     assert list(state.contents.clients) == expected["buffer"]
     engine.accept(30)
-    assert (tmp_path / "federation" / "events.000002.jsonl").exists()
     engine.restart()
     assert engine.coordinator.accepted >= 30
 

@@ -16,9 +16,8 @@ from fedraw.core.intervals import poisson_interval, student_quantiles
 from fedraw.core.text import several
 from fedraw.core.types import LONGEST_TIME, SHORTEST_TIME, Floats, Ints
 from fedraw.errors import BadInput
-from fedraw.eventlog.log_file import LOG, Chain, is_cut_off
+from fedraw.eventlog.log_file import LOG, Chain, is_cut_off, require_one_file
 from fedraw.eventlog.records import ArrivalRecord
-from fedraw.eventlog.segments import open_log, parts_of
 from fedraw.storage.tables import (
     Row,
     TableFile,
@@ -165,8 +164,8 @@ def _open_event_log(path: Path) -> TableFile:
 def _log_rows(path: Path) -> Iterator[Row]:
     """Yield the arrivals of an event log; an incomplete last line is skipped, as by `read_log`."""
     chain = Chain()
-    opened = open_log if len(parts_of(path)) > 1 else open_bytes  # one that is alone may be gzipped
-    with read_errors(path), opened(path) as file:
+    require_one_file(path)
+    with read_errors(path), open_bytes(path) as file:
         for number, line in enumerate(file, start=1):
             if is_cut_off(line):
                 break

@@ -9,8 +9,9 @@ import typer
 
 from fedraw.cli import console
 from fedraw.cli.options import Json
-from fedraw.core.text import several
+from fedraw.core.text import counted, several
 from fedraw.server.forgetting import forget as forget_site
+from fedraw.server.joining import join as join_files
 from fedraw.server.revocation import revoke as revoke_site
 from fedraw.server.rollback import backup as back_up
 from fedraw.server.rollback import restore_points
@@ -106,3 +107,11 @@ def forget(
     console.say(f"forgotten in {folder}: {site}; the model has version {done.version}")
     for line in done.remains:
         console.say(f"remains: {line}")
+
+
+@server.command("join")
+def join(folder: Folder) -> None:
+    """Join a log that fedraw 0.2 wrote in several files; the server must not be running."""
+    console.say(
+        f"{folder}: {counted(join_files(folder), 'file')} of the log joined in events.jsonl"
+    )

@@ -28,6 +28,7 @@ REMOVED: dict[str, str] = {
     **{f"{at}.{key}": AVERAGE for at in ("run", *SERVERS) for key in ("serve", "ema_decay")},
     **{f"{at}.dashboard{key}": DASHBOARD for at in SERVERS for key in ("", "_token")},
     **{f"{at}.alerts": DASHBOARD for at in SERVERS},
+    **{f"{at}.log_segment": "leave it out: the log of a server is one file" for at in SERVERS},
     "losses.twice": "leave it out: every update that is not lost arrives once",
     **dict.fromkeys(("availability.kind = 'weibull'", "availability.shape"), PHASES),
     "summaries.mechanism = 'secure-sum'": "use 'randomised-response' with an epsilon; nobody had "
@@ -38,7 +39,11 @@ REMOVED: dict[str, str] = {
 }
 
 # By key: the value that says what is always so now.
-NEUTRAL: dict[str, object] = {"losses.twice": 0.0, "strategy.memory": "server"}
+NEUTRAL: dict[str, object] = {
+    "losses.twice": 0.0,
+    "strategy.memory": "server",
+    "server.log_segment": 1 << 26,
+}
 
 
 def removal(key: str, value: object = None) -> str | None:

@@ -18,9 +18,8 @@ from pathlib import Path
 from fedraw.core.text import counted, one_line, several
 from fedraw.errors import BadInput
 from fedraw.eventlog.follow import LogFollower, run_names
-from fedraw.eventlog.log_file import LOG, find_logs
+from fedraw.eventlog.log_file import LOG, find_logs, modified
 from fedraw.eventlog.records import StartRecord
-from fedraw.eventlog.segments import modified, parts_of
 from fedraw.eventlog.sites import SiteState, SiteStatus
 from fedraw.eventlog.status import RunDetail, RunStatus
 
@@ -252,7 +251,7 @@ def _short_name(name: str, start: StartRecord, log: Path) -> str:
 
 def _stamp(log: Path) -> tuple[int, ...] | None:
     try:
-        found = [path.stat() for path, _ in parts_of(log)]
+        found = [log.stat(), log.parent.stat()]  # joining its files removes some of the folder
     except OSError:
         return None
     return tuple(n for one in found for n in (one.st_ino, one.st_size, one.st_mtime_ns)) or None

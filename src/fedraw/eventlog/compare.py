@@ -19,6 +19,7 @@ from statistics import fmean, stdev
 from typing import Any, Protocol, overload, runtime_checkable
 
 from fedraw.core.intervals import student_quantile
+from fedraw.core.removed import without_neutral
 from fedraw.core.settings import shown
 from fedraw.core.table import Table
 from fedraw.core.text import several
@@ -613,7 +614,7 @@ def _shown(value: Any) -> str:
 
 def _without_seeds(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a spec that all seeds of one row share."""
-    own: dict[str, Any] = dict(spec)
+    own = without_neutral(spec)
     own["run"] = {key: value for key, value in own.get("run", {}).items() if key != "seeds"}
     if "server" in own:  # federations with the same settings are one row, whatever their folders
         own["server"] = {k: v for k, v in own["server"].items() if k != "folder"}

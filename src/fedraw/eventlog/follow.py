@@ -24,7 +24,9 @@ from fedraw.eventlog.log_file import (
     Position,
     find_logs,
     is_cut_off,
-    require_continuation,
+    log_size,
+    modified,
+    require_one_file,
     verify_log,
 )
 from fedraw.eventlog.records import (
@@ -34,7 +36,6 @@ from fedraw.eventlog.records import (
     RestartedRecord,
     StartRecord,
 )
-from fedraw.eventlog.segments import log_size, modified, open_log
 from fedraw.eventlog.sites import SiteState, SiteStatus
 from fedraw.eventlog.status import RunDetail, RunProgress, RunState, RunStatus
 from fedraw.eventlog.summary import RunSummary, end_of_log
@@ -57,7 +58,7 @@ HEAD, MARK = 1024, 64
 
 
 class GrowingFile:
-    """Reads the complete lines of a growing log, each line once, in all of its files."""
+    """Reads the complete lines of a growing log, each line once."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -71,7 +72,7 @@ class GrowingFile:
     def read(self) -> list[bytes] | None:
         """Return the lines of the next piece, none at the end; None if the file was replaced."""
         self.written = modified(self.path)
-        with open_log(self.path) as file:
+        with self.path.open("rb") as file:
             self.size = file.seek(0, os.SEEK_END)
             if self.size < self.position or not self._continues(file):
                 return None
@@ -101,7 +102,7 @@ class GrowingFile:
     def is_current(self) -> bool:
         """Whether the file has not changed since it was last read."""
         try:
-            with open_log(self.path) as file:
+            with self.path.open("rb") as file:
                 return file.seek(0, os.SEEK_END) == self.size and self._continues(file)
         except OSError:
             return False
@@ -202,12 +203,12 @@ class LogFollower:
         self._progress = RunProgress()
         self._file = GrowingFile(self.log)
         self._chain = Chain()
-        self._last: Record | None = None
         self._checked: Position | None = None  # the end of a log that agrees with its summary
         self._seen, self._logged = _ObservedPace(), _LoggedPace()
 
     def poll(self, seconds: float | None = None) -> bool:
         """Read appended records for at most this many seconds; return whether all are read."""
+        require_one_file(self.log)
         until = None if seconds is None else time.monotonic() + seconds
         # Before reading, because a process writes the end record before it unlocks the folder.
         is_alive = not self.summary.finished and self._is_locked()
@@ -228,7 +229,6 @@ class LogFollower:
             if not self._file.unread:
                 if not self._chain.position.lines:
                     self.refuse_shortened()
-                require_continuation(self.log, self._last)
                 self._check_end()
             if self._file.unfinished and not is_cut_off(self._file.unfinished):
                 self._refuse()
@@ -278,7 +278,6 @@ class LogFollower:
         record = self._chain.decode(line + b"\n", self.log)
         if isinstance(record, StartRecord) != first:
             self._refuse()
-        self._last = record
         self._progress.observe(record)
         if self._is_server:
             self._logged.observe(record)

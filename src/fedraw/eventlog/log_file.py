@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from fedraw.errors import BadInput
-from fedraw.eventlog.records import FORMAT, ContinuedRecord, Record, from_fields, to_fields
-from fedraw.eventlog.segments import location, log_size, open_log, refuse_segment, segment
+from fedraw.eventlog.records import FORMAT, Record, from_fields, to_fields
 
 LOG = "events.jsonl"
+# Servers of fedraw 0.2 continued a long log in files with these names.
+NUMBERED = "events.[0-9][0-9][0-9][0-9][0-9][0-9].jsonl"
 # The remedy for a damaged log, unless the caller gives another one.
 REMEDY = "restore the file from a copy, or run it again with force=True"
 # The end of every line: a field with 16 hexadecimal digits.
@@ -128,7 +129,7 @@ class Chain:
 
     def location(self, path: Path) -> str:
         """Return the file and the number of the next line, for messages."""
-        return location(path, self._length, self._lines)
+        return f"{path}, line {self._lines + 1}"
 
     def _next_digest(self, content: bytes) -> bytes:
         return hashlib.blake2b(self._digest + content, digest_size=8).hexdigest().encode()
@@ -184,18 +185,16 @@ def read_log(
     A damaged, missing, repeated or moved line is a BadInput that names the file and the line. With
     `allow_cut_off`, an incomplete last line of a killed process is skipped.
     """
-    refuse_segment(path)
+    require_one_file(path)
     chain = Chain(since, remedy)
-    record: Record | None = None
     try:
-        with open_log(path) as file:
+        with path.open("rb") as file:
             file.seek(chain.position.length)
             while until is None or chain.position.length < until.length:
                 line = file.readline()
                 if not line or (allow_cut_off and is_cut_off(line)):
-                    require_continuation(path, record, remedy)
                     break
-                yield (record := chain.decode(line, path))
+                yield chain.decode(line, path)
     except OSError as problem:
         raise BadInput(f"cannot read {path}: {problem.strerror}; {remedy}") from None
     if until is not None and chain.position != until:
@@ -211,13 +210,6 @@ def verify_log(path: Path, until: Position | None = None, remedy: str = REMEDY) 
         pass
 
 
-def decode_unverified(line: bytes) -> Record:
-    """Decode a line of a log without checking its digest."""
-    fields = json.loads(line)
-    del fields["digest"]
-    return from_fields(fields)
-
-
 class LogTail:
     """Reads the verified records of a growing log, each record once."""
 
@@ -227,22 +219,43 @@ class LogTail:
 
     def read(self) -> Iterator[Record]:
         """Yield the records since the last call; raise BadInput if the log was replaced."""
+        require_one_file(self.path)
         if log_size(self.path) < self._chain.position.length:
             raise BadInput(f"{self.path} was truncated or replaced; start again with the new log")
-        record: Record | None = None
-        with open_log(self.path) as file:
+        with self.path.open("rb") as file:
             file.seek(self._chain.position.length)
             for line in file:
                 if is_cut_off(line):
                     break
-                yield (record := self._chain.decode(line, self.path))
-        require_continuation(self.path, record)
+                yield self._chain.decode(line, self.path)
 
 
-def require_continuation(log: Path, last: Record | None, remedy: str = REMEDY) -> None:
-    """Refuse a log whose last record says that it continues in a file that is missing."""
-    if isinstance(last, ContinuedRecord) and not (path := segment(log, last.segment)).exists():
-        raise BadInput(f"{path} is missing, and {log} continues in it; {remedy}")
+def require_one_file(log: Path) -> None:
+    """Refuse a log that a server of fedraw 0.2 has continued in numbered files.
+
+    The function looks only for files, so it takes the path of any of them.
+    """
+    if (log.name == LOG or log.match(NUMBERED)) and any(log.parent.glob(NUMBERED)):
+        raise BadInput(
+            f"the log in {log.parent} is in several files, which fedraw 0.2 was the last version "
+            f"to write; stop its server, and join them with: fedraw server join {log.parent}"
+        )
+
+
+def log_size(log: Path) -> int:
+    """Return the bytes of a log; 0 if it does not exist."""
+    try:
+        return log.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def modified(log: Path) -> float:
+    """Return the time of the last change of a log in unix seconds; 0 if it does not exist."""
+    try:
+        return log.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def is_cut_off(line: bytes) -> bool:
@@ -262,7 +275,7 @@ def find_logs(folder: Path) -> list[Path]:
     A finished run without its log is a BadInput, so that no seed is silently omitted.
     """
     if folder.is_file():
-        refuse_segment(folder)
+        require_one_file(folder)
         return [folder]
     if not folder.is_dir():
         raise BadInput(f"{folder} does not exist; name a folder that 'fedraw run' has written")

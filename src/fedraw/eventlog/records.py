@@ -262,7 +262,7 @@ class RestartedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuedRecord:
-    """The last record of a file: the log continues in the next one."""
+    """Of servers of fedraw 0.2: here their log continued in the next file; no longer written."""
 
     kind: ClassVar = "continued"
 

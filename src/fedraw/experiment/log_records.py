@@ -22,7 +22,6 @@ from fedraw.eventlog.records import (
     RejectedRecord,
     StartRecord,
 )
-from fedraw.eventlog.segments import open_log
 from fedraw.experiment.conditions import founders
 from fedraw.experiment.scenario import Scenario
 from fedraw.experiment.sections import StrategySpec
@@ -99,8 +98,7 @@ def _sha256(path: str | None, key: str) -> str | None:
     if path is None:
         return None
     try:
-        with open_log(Path(path)) as file:
-            content = file.read()
+        content = Path(path).read_bytes()
     except OSError as problem:
         raise BadInput(
             f"{key}: cannot read {path}: {problem.strerror}; name a readable file"

@@ -12,7 +12,6 @@ from fedraw.core.types import ClientId
 from fedraw.errors import BadInput, nearest
 from fedraw.eventlog.log_file import LOG
 from fedraw.eventlog.records import NoteRecord
-from fedraw.eventlog.segments import parts_of
 from fedraw.server.log import log_text, require_server_folder
 from fedraw.server.models import ModelFiles
 from fedraw.server.revocation import REVOKED, read_revoked
@@ -125,9 +124,8 @@ def _rewrite_models(store: FederationStore) -> None:
 def _remains(folder: Path, site: str) -> tuple[str, ...]:
     """Return what still tells about the site, for the operator to decide."""
     own = folder.absolute()
-    logs = ", ".join(str(part) for part, *_ in parts_of(folder / LOG))
     remains = [
-        f"{logs}: its name, its label counts, when it sent something, the mean size of its "
+        f"{folder / LOG}: its name, its label counts, when it sent something, the mean size of its "
         "features, and the metrics of models with its sums"
     ]
     copies = sorted(own.parent.glob(f"{own.name}.before-rollback-*"))

@@ -14,40 +14,34 @@ from fedraw.eventlog.log_file import (
     LOG,
     Chain,
     Position,
-    decode_unverified,
     read_log,
-    require_continuation,
+    require_one_file,
     verify_log,
 )
 from fedraw.eventlog.records import (
     ArrivalRecord,
-    ContinuedRecord,
     Record,
     ScoresRecord,
     StartRecord,
 )
-from fedraw.eventlog.segments import log_size, open_log, parts_of, segment
 from fedraw.server.journal import ArrivalFacts
-from fedraw.storage.files import PRIVATE_FILE, make_private_folder, private_opener, sync
+from fedraw.storage.files import PRIVATE_FILE, make_private_folder, private_opener
 from fedraw.storage.lock import FolderLock
 from fedraw.strategies.protocol import State
 
 # The remedy for a log that was moved or changed.
 PUT_BACK = (
-    "the server rotates its log by itself: put the whole file back (for example from "
-    "events.jsonl.1), exempt it from other log rotation, and start the server again"
+    "put the whole file back (for example from events.jsonl.1), exempt it from log rotation, and "
+    "start the server again"
 )
 RESTORE = "restore the folder from a backup, or set another folder to start again"
-# When a file of the log has reached this size, the log continues in the next file.
-SEGMENT_BYTES = 1 << 26
-# The line of a `continued` record has fewer bytes than this.
-LONGEST_CONTINUED = 256
 
 
 def require_server_folder(folder: Path) -> None:
-    """Refuse a folder without an event log, and the folder of a simulation."""
+    """Refuse a folder without an event log or with several files of it, and a simulation's."""
     if not (folder / LOG).is_file():
         raise BadInput(f"{folder} has no {LOG}; name the folder of a server")
+    require_one_file(folder / LOG)
     try:
         first = next(read_log(folder / LOG, allow_cut_off=True), None)
     except BadInput:
@@ -60,21 +54,18 @@ class ServerLog:
     """Appends records to `events.jsonl`; on a full disk, records wait in memory.
 
     The log locks its folder, and no other process may change the file meanwhile. Before each write,
-    the file must still be the one that was opened, with the length that this process left. `rotate`
-    continues the log in the next numbered file (`eventlog.segments`) once the last file has
-    `segment_bytes`.
+    the file must still be the one that was opened, with the length that this process left.
     """
 
-    def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(self, folder: Path) -> None:
         self.path = folder / LOG
-        self._segment_bytes = segment_bytes
+        require_one_file(self.path)
         try:
             make_private_folder(folder)
             self._lock = FolderLock(folder)
             try:
                 self._lock.path.chmod(PRIVATE_FILE)
-                parts = parts_of(self.path)
-                self._open(max(1, len(parts)), sum(size for _, size in parts[:-1]))
+                self._file = open(self.path, "ab", buffering=0, opener=private_opener)  # noqa: SIM115
             except OSError:
                 self._lock.close()
                 raise
@@ -82,19 +73,13 @@ class ServerLog:
             raise FolderUnavailable(
                 f"cannot write to {folder}: {problem.strerror}; set another folder"
             ) from None
+        self._opened = os.fstat(self._file.fileno())
+        self._length = self._opened.st_size
         self._unwritten = b""
         self._chain = Chain(remedy=RESTORE)
 
-    def _open(self, number: int, start: int) -> None:
-        """Open the file with this number; it begins after `start` bytes of the log."""
-        self._number, self._start = number, start
-        self._current = segment(self.path, number)
-        self._file = open(self._current, "ab", buffering=0, opener=private_opener)  # noqa: SIM115
-        self._opened = os.fstat(self._file.fileno())
-        self._length = start + self._opened.st_size
-
     def __len__(self) -> int:
-        """Return the number of bytes on disk, in all files."""
+        """Return the number of bytes on disk."""
         return self._length
 
     def check(self) -> None:
@@ -104,18 +89,17 @@ class ServerLog:
                 f"{self._lock.path} was removed or replaced while this server was running, so a "
                 "second server could have written to the folder; start the server again"
             )
-        own = self._length - self._start
         try:
-            found = self._current.stat()
+            found = self.path.stat()
         except FileNotFoundError:
             found = None
         if found is None or not os.path.samestat(found, self._opened):
             what = "was renamed, removed or replaced"
-        elif found.st_size != own:
-            what = f"was changed (it has {found.st_size} bytes instead of {own})"
+        elif found.st_size != self._length:
+            what = f"was changed (it has {found.st_size} bytes instead of {self._length})"
         else:
             return
-        raise FolderChanged(f"{self._current} {what} while this server was running; {PUT_BACK}")
+        raise FolderChanged(f"{self.path} {what} while this server was running; {PUT_BACK}")
 
     def note(self, record: Record) -> None:
         """Write the record now, or later if the disk is full."""
@@ -150,27 +134,6 @@ class ServerLog:
         os.fsync(self._file.fileno())
         return self._chain.position
 
-    def rotate(self, event: int, time: float) -> None:
-        """Continue in the next file if the last one is full; an OSError leaves the log unchanged.
-
-        The next file is on disk, empty, before the `continued` record is. So whenever the process
-        ends, a file with this record has a successor, and a file without it is the last.
-        """
-        self.to_disk()
-        if log_size(self.path) != self._length:
-            raise FolderChanged(
-                f"a file of {self.path} was changed while this server was running; {PUT_BACK}"
-            )
-        if self._length - self._start < self._segment_bytes:
-            return
-        following = segment(self.path, self._number + 1)
-        with open(following, "ab", opener=private_opener):
-            pass
-        sync(following.parent)
-        self.commit(ContinuedRecord(event=event, time=time, segment=self._number + 1))
-        self._file.close()
-        self._open(self._number + 1, self._length)
-
     def verify(
         self, since: Position | None = None, until: Position | None = None
     ) -> Iterator[Record]:
@@ -182,7 +145,7 @@ class ServerLog:
         start = since or Position()
         verify_log(self.path, start, RESTORE)
         self._chain.position = start
-        with open_log(self.path) as file:
+        with self.path.open("rb") as file:
             file.seek(self._chain.position.length)
             for line in file:
                 if until is not None and self._chain.position.length >= until.length:
@@ -191,19 +154,14 @@ class ServerLog:
                     self._refuse_other_end(line)
                     break
                 yield self._chain.decode(line, self.path)
-        require_continuation(self.path, self._continued_record(), RESTORE)
 
     def first_record(self) -> Record | None:
         """Return the first record, or None in an empty log; refuse a log of another format."""
         return next(read_log(self.path, remedy=RESTORE, allow_cut_off=True), None)
 
     def remove_torn_line(self) -> None:
-        """Truncate the log after the last verified record, and open the file that continues it."""
+        """Truncate the log after the last verified record."""
         self._truncate(self._chain.position)
-        last = self._continued_record()
-        if isinstance(last, ContinuedRecord):
-            self._file.close()
-            self._open(last.segment, self._length)
 
     def clear(self) -> None:
         """Remove all records."""
@@ -216,16 +174,6 @@ class ServerLog:
         self._file.close()
         self._lock.close()
 
-    def _continued_record(self) -> Record | None:
-        """Return the last verified record of the last file if it is a `continued` record."""
-        own = self._chain.position.length - self._start
-        with self._current.open("rb") as file:
-            file.seek(max(0, own - LONGEST_CONTINUED))
-            lines = file.read(min(own, LONGEST_CONTINUED)).splitlines()
-        if not lines or not lines[-1].startswith(b'{"kind":"continued"'):
-            return None
-        return decode_unverified(lines[-1])
-
     def _refuse_other_end(self, line: bytes) -> None:
         """Refuse a complete record without its line break, because it was altered."""
         try:
@@ -235,7 +183,7 @@ class ServerLog:
         raise BadInput(f"{self._chain.location(self.path)} was altered at its end; {RESTORE}")
 
     def _truncate(self, position: Position) -> None:
-        os.ftruncate(self._file.fileno(), position.length - self._start)
+        os.ftruncate(self._file.fileno(), position.length)
         self._length, self._chain.position = position.length, position
 
     def _append(self, data: bytes) -> int:

@@ -17,7 +17,6 @@ from pathlib import Path
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import LOG, Chain, Position, read_log, verify_log
 from fedraw.eventlog.records import ArrivalRecord, NoteRecord, RestartedRecord, StartRecord
-from fedraw.eventlog.segments import files_of, log_size, open_log
 from fedraw.server.discarded import DISCARDED, ROLLED_BACK, add_discarded
 from fedraw.server.journal import Journal
 from fedraw.server.log import require_server_folder
@@ -84,7 +83,7 @@ def rollback(folder: Path, to: str) -> tuple[RestorePoint, Path]:
             )
         verify_log(folder / LOG, at.log, REMEDY)
         at = _newest_replayable(folder, at, allowed)
-        if at.log.length == log_size(folder / LOG):
+        if at.log.length == (folder / LOG).stat().st_size:
             raise BadInput(f"--to {to}: {folder} is already at {at}; name an earlier one")
         copy = _copy_folder(folder)
         # Before the removal: if it is interrupted, updates count twice rather than not at all.
@@ -194,7 +193,7 @@ def _newest_replayable(
     kept, log = set(Journal(folder / "updates").events()), folder / LOG
     with suppress(BadInput):
         chain = Chain(at.log)
-        with open_log(log) as file:
+        with log.open("rb") as file:
             file.seek(at.log.length)
             for line in file:
                 record = chain.decode(line, log)
@@ -242,7 +241,7 @@ def _updates_after(folder: Path, at: RestorePoint) -> tuple[str, Counter[str]]:
     that only the journal has.
     """
     name, clients = "", dict[int, str]()
-    with open_log(folder / LOG) as file:
+    with (folder / LOG).open("rb") as file:
         file.seek(at.log.length)
         for line in file:
             name = name or hashlib.sha256(line).hexdigest()[:16]
@@ -276,22 +275,15 @@ def _remove_after(folder: Path, at: RestorePoint) -> None:
     best = BestFacts.read(folder / BEST)
     if best is not None and best.event > at.event:
         (folder / BEST).unlink()
-    files = files_of(folder / LOG)
-    start = sum(path.stat().st_size for path in files)
-    for path in reversed(files):
-        start -= path.stat().st_size
-        if start <= at.log.length:  # a log that ends where this file begins keeps the empty file
-            os.truncate(path, at.log.length - start)
-            sync(path)
-            break
-        path.unlink()
+    os.truncate(folder / LOG, at.log.length)
+    sync(folder / LOG)
     sync(folder)
 
 
 def _append_note(folder: Path, at: RestorePoint, reason: str) -> None:
     """Append a note to a log that ends at this state."""
     line = Chain(at.log).encode(NoteRecord(event=at.event, time=at.time, reason=reason))
-    with open(files_of(folder / LOG)[-1], "ab", opener=private_opener) as file:
+    with open(folder / LOG, "ab", opener=private_opener) as file:
         file.write(line)
         file.flush()
         os.fsync(file.fileno())
@@ -303,12 +295,8 @@ def _copy_state(folder: Path, at: RestorePoint, out: Path) -> None:
     These are the log, one snapshot, and the updates in its buffer and after it.
     """
     make_private_folder(out)
-    start = 0
-    for path in files_of(folder / LOG):
-        if start > at.log.length:
-            break
-        with path.open("rb") as file, open(out / path.name, "wb", opener=private_opener) as copy:
-            start += copy.write(file.read(at.log.length - start))
+    with (folder / LOG).open("rb") as file, open(out / LOG, "wb", opener=private_opener) as copy:
+        copy.write(file.read(at.log.length))
     snapshot = out / "checkpoint" / at.snapshot.path.name
     for made in (snapshot.parent, snapshot, out / "updates"):
         make_private_folder(made)

@@ -68,7 +68,6 @@ class ServerSettings:
     federated_evaluation: bool = False
     snapshot_every: float = 60.0
     rollback_points: int = 4  # older snapshots that are kept for `fedraw server rollback`
-    log_segment: int = 1 << 26  # bytes after which the log continues in another file
     poll: float = 0.5
 
     keep_best: str = ""  # a metric; the model with its best value is kept as well
@@ -106,7 +105,6 @@ class ServerSettings:
         whole("patience", self.patience)
         at_least("evaluate_every", self.evaluate_every, 0)
         at_least("rollback_points", self.rollback_points, 0)
-        at_least("log_segment", self.log_segment, 1000)
         if self.norm_bound <= 1:
             raise BadInput(
                 f"norm_bound = {self.norm_bound} would refuse ordinary updates; it is a multiple "

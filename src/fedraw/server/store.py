@@ -39,7 +39,6 @@ from fedraw.eventlog.records import (
 from fedraw.server.journal import ArrivalFacts, Journal
 from fedraw.server.log import (
     PUT_BACK,
-    SEGMENT_BYTES,
     ServerLog,
     arrival_record,
     log_text,
@@ -123,7 +122,7 @@ class FederationStore:
         self.folder = folder
         self.identity = identity
         self.state = FederationState()
-        self.log = ServerLog(folder, identity.settings.get("log_segment", SEGMENT_BYTES))
+        self.log = ServerLog(folder)
         self.journal = Journal(folder / "updates")
         self.snapshots = Snapshots(
             folder / "checkpoint",
@@ -391,9 +390,7 @@ class FederationStore:
         self.state.ended = reason
 
     def snapshot(self, now: float) -> None:
-        """Write a snapshot, and rotate the log if due; an OSError keeps the earlier snapshots."""
-        if self.state.ended is None:  # the end record must be the last record
-            self.log.rotate(self.state.event, self.time(now))
+        """Write a snapshot; an OSError keeps the earlier snapshots."""
         log = self.log.to_disk()
         self.snapshots.write(self.strategy_state, self.state, log, self.time(now))
 

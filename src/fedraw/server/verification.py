@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from fedraw.core.layout import Layout
 from fedraw.core.settings import checked_settings
 from fedraw.errors import BadInput
-from fedraw.eventlog.log_file import LOG, Chain, Position, is_cut_off, require_continuation
+from fedraw.eventlog.log_file import LOG, Chain, Position, is_cut_off
 from fedraw.eventlog.records import (
     ArrivalRecord,
     DeclaredRecord,
@@ -30,7 +30,6 @@ from fedraw.eventlog.records import (
     RejectedRecord,
     StartRecord,
 )
-from fedraw.eventlog.segments import location, open_log
 from fedraw.server.discarded import DISCARDED, ROLLED_BACK, discarded_updates
 from fedraw.server.journal import Journal
 from fedraw.server.log import require_server_folder
@@ -188,20 +187,17 @@ def _check_log(log: Path, positions: list[Position]) -> _CheckedLog:
     check, chain, state = Check("log records"), Chain(remedy=REMEDY), _Invariants()
     log_states: dict[Position, _LogState] = {}
     rolled_back = False
-    record: Record | None = None
     try:
-        with open_log(log) as file:
+        with log.open("rb") as file:
             for line in file:
                 if is_cut_off(line):
                     check.remark = "the next start removes an incomplete last line"
                     break
-                before = chain.position
+                place = chain.location(log)
                 record = chain.decode(line, log)
                 check.count += 1
                 for problem in state.observe(record):
-                    check.problems.append(
-                        f"{location(log, before.length, before.lines)}: {problem}"
-                    )
+                    check.problems.append(f"{place}: {problem}")
                 if isinstance(record, NoteRecord) and record.reason.startswith(ROLLED_BACK):
                     rolled_back = True
                 if isinstance(record, ArrivalRecord):
@@ -211,7 +207,6 @@ def _check_log(log: Path, positions: list[Position]) -> _CheckedLog:
                     rolled_back = False
                     members = {site: dict(own) for site, own in state.members.items()}
                     log_states[chain.position] = _LogState(state.event, state.accepted, members)
-        require_continuation(log, record, REMEDY)
     except BadInput as problem:
         check.problems.append(str(problem))
     return _CheckedLog(check, log_states, state.begun, rolled_back)

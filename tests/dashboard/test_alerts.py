@@ -248,7 +248,7 @@ def test_sigterm_ends_a_dashboard_after_its_alerts_are_delivered(tmp_path: Path)
         "federation", "--alerts", alerts_file(tmp_path, receiver), cwd=tmp_path
     ) as followed:
         followed.until(lambda: receiver.got)
-    assert followed.process.returncode == 0
+    assert followed.process.returncode == 0, followed.errors
     close(receiver)
     assert [alert["alert"] for alert in receiver.got].count("last_holder_left") == 3
     assert receiver.got[-1]["alert"] == "run_finished"

@@ -54,13 +54,15 @@ def dashboard(
     where = announcement(address, listener.getsockname()[1], token, token_file)
     console.say(f"{where} (press Ctrl-C to stop)")
     watcher.start()
-    # Ctrl-C and a service manager's SIGTERM end it alike: with the delivery of queued alerts.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        # Ctrl-C and a service manager's SIGTERM end it alike: with the delivery of queued alerts.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         serve(watcher, listener, token)
     except KeyboardInterrupt:
         pass
     finally:
+        for end in (signal.SIGTERM, signal.SIGINT):  # it ends already
+            signal.signal(end, signal.SIG_IGN)
         watcher.stop()
         if delivery is not None:
             delivery.close()

@@ -118,7 +118,7 @@ def test_ctrl_c_while_fetching(server: FileServer, tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.endswith("fedraw: interrupted; repeat the command to resume\n")
+    assert err.endswith("fedraw: interrupted; repeat the command\n")
     done = fedraw("fetch", "resnet18", release=release, data=tmp_path)
     assert done.returncode == 0, done.stderr
 

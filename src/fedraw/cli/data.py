@@ -102,7 +102,7 @@ def fetch(
                 new = fetch_release(release, root, _named(release, progress), options)
                 console.say(f"{release.name}: {'fetched to' if new else 'already in'} {root}")
     except KeyboardInterrupt:
-        console.say("fedraw: interrupted; repeat the command to resume")
+        console.say("fedraw: interrupted; repeat the command")
         raise SystemExit(130) from None  # typer.Exit(130) would print a second message
 
 

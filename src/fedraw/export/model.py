@@ -161,7 +161,7 @@ def read_model(folder: Path, which: Which = "current") -> ExportedModel:
         return _described(logs[0], start, which, read_tensors(folder / name))
     if not start.is_server or which == "calibrated":
         raise BadInput(_no_file(folder, which, (folder / MODEL).exists() or start.is_server))
-    found, tensors = _from_snapshot(folder, which)
+    found, tensors = _from_snapshot(folder)
     return _described(logs[0], start, which, tensors, int(found.path.stem))
 
 
@@ -269,7 +269,7 @@ def _best(log: Path, start: StartRecord) -> ExportedModel:
     )
 
 
-def _from_snapshot(folder: Path, which: Which) -> tuple[VerifiedFolder, dict[str, Any]]:
+def _from_snapshot(folder: Path) -> tuple[VerifiedFolder, dict[str, Any]]:
     folders = NumberedFolders(
         folder / "checkpoint", number_key="event", required=("tensors",), remedy="try again"
     )
@@ -282,7 +282,7 @@ def _from_snapshot(folder: Path, which: Which) -> tuple[VerifiedFolder, dict[str
                     f"{folder} has no snapshot, because training has not started; export the model "
                     "after the start"
                 )
-            return found, _tensors(folder, found, which)
+            return found, _tensors(folder, found)
         except (OSError, SafetensorError) as replaced:
             problem = replaced
         except BadInput as damaged:
@@ -292,11 +292,11 @@ def _from_snapshot(folder: Path, which: Which) -> tuple[VerifiedFolder, dict[str
     raise BadInput(f"cannot read the model of {folder}: {problem}")
 
 
-def _tensors(folder: Path, found: VerifiedFolder, which: Which) -> dict[str, Any]:
+def _tensors(folder: Path, found: VerifiedFolder) -> dict[str, Any]:
     tree = json.loads((found.path / "state.json").read_text(encoding="utf-8"))
-    model = tree.get("model") if which == "current" else None
+    model = tree.get("model")
     if model is None:
-        raise BadInput(f"{found.path} has no {which} model; start the server again")
+        raise BadInput(f"{found.path} has no model; start the server again")
     with safe_open(found.path / "state.safetensors", "numpy") as file:
         vector = file.get_tensor(model["array"])
     file = folder / CONSTANTS

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
         WorkerDied,
     )
     from fedraw.eventlog.compare import Comparison, ComparisonRow, PairedDifference, Stat, compare
-    from fedraw.experiment.conditions import Availability, Losses, Membership
-    from fedraw.experiment.costs import Costs
     from fedraw.experiment.result import Result, SeedResult, load
     from fedraw.experiment.sections import (
         IID,
+        Availability,
         ByColumn,
         Calibration,
         Correlated,
+        Costs,
         Coverage,
         DataSpec,
         Dirichlet,
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
         Equal,
         Features,
         LabelNoise,
+        Losses,
+        Membership,
         Misreport,
         Ratio,
         Stragglers,
@@ -102,7 +104,7 @@ _DEFINED_IN = {
     "SGD": "fedraw.learning.sgd",
     "Arrived": "fedraw.strategies.protocol",
     "Audit": "fedraw.auditing",
-    "Availability": "fedraw.experiment.conditions",
+    "Availability": "fedraw.experiment.sections",
     "BadInput": "fedraw.errors",
     "ByColumn": "fedraw.experiment.sections",
     "Calibration": "fedraw.experiment.sections",
@@ -111,7 +113,7 @@ _DEFINED_IN = {
     "Comparison": "fedraw.eventlog.compare",
     "ComparisonRow": "fedraw.eventlog.compare",
     "Correlated": "fedraw.experiment.sections",
-    "Costs": "fedraw.experiment.costs",
+    "Costs": "fedraw.experiment.sections",
     "Coverage": "fedraw.experiment.sections",
     "DataSpec": "fedraw.experiment.sections",
     "Dataset": "fedraw.data.dataset",
@@ -136,8 +138,8 @@ _DEFINED_IN = {
     "LabelTable": "fedraw.core.labels",
     "Layout": "fedraw.core.layout",
     "Left": "fedraw.strategies.protocol",
-    "Losses": "fedraw.experiment.conditions",
-    "Membership": "fedraw.experiment.conditions",
+    "Losses": "fedraw.experiment.sections",
+    "Membership": "fedraw.experiment.sections",
     "Misreport": "fedraw.experiment.sections",
     "MissingExtra": "fedraw.errors",
     "Needs": "fedraw.strategies.protocol",

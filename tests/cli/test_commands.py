@@ -97,7 +97,7 @@ def test_new_writes_a_spec_that_runs(tmp_path: Path) -> None:
         (["run", "small.toml", "--seeds", "a,b"], "not a list of whole numbers"),
         (["run", "small.toml", "--set", "strategy.buffer=9"], "never fills"),
         (["run", "small.toml", "--seeds", "-4"], "a seed is a whole number from 0 on"),
-        (["run", "small.toml", "--seeds", str(2**64)], "a seed has at most 63 bits"),
+        (["run", "small.toml", "--seeds", str(2**64)], "a whole number has at most 64 bits"),
         (["compare", "nothing"], "nothing does not exist"),
         (["compare", "."], "holds no run"),
         (["compare", ".", "--json", "--format", "md"], "exclude each other"),

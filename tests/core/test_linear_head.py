@@ -162,10 +162,10 @@ def test_the_bytes_do_not_depend_on_the_number_of_threads() -> None:
     ("settings", "words"),
     [
         ({"prior": -0.5}, "prior = -0.5 must be at least 0"),
-        ({"prior": float("nan")}, "prior = nan must be at least 0 and finite"),
+        ({"prior": float("nan")}, "prior = nan must be a finite number"),
         ({"shrinkage": 1.5}, "shrinkage = 1.5 must be from 0 to 1"),
-        ({"shrinkage": "much"}, "shrinkage = 'much' is unknown; known: auto"),
-        ({"readout": "svm"}, "readout = 'svm' is unknown; known: discriminant, ridge"),
+        ({"shrinkage": "much"}, "shrinkage = 'much' must be a finite number or 'auto'"),
+        ({"readout": "svm"}, "readout = 'svm' must be 'discriminant' or 'ridge'"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: Any, words: str) -> None:

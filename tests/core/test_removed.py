@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fedraw.core.removed import REMOVED
-from fedraw.core.settings import read_settings
 from fedraw.errors import BadInput
 from fedraw.experiment.spec import Spec
 from fedraw.server.settings import ServerSettings
@@ -19,7 +18,7 @@ def read(setting: str) -> Any:
     section, name = key.split(".")
     table = {name: value.strip("'") or 1}
     if section in ("fedraw", "settings"):
-        return read_settings(ServerSettings, table, section)
+        return ServerSettings.read(table, section)
     return Spec.from_dict({section: table})
 
 

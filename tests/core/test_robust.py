@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedraw.core.buffer import Slot
-from fedraw.core.robust import Robust, check_robust, robust_mean
+from fedraw.core.robust import Robust, robust_mean
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.errors import BadInput
+from fedraw.strategies.fedavg import FedAvg
 
 ZERO = np.zeros(2, np.float32)
 
@@ -86,12 +87,12 @@ def test_a_generous_bound_gives_the_plain_mean_and_the_order_does_not_matter(
 @pytest.mark.parametrize(
     ("robust", "at", "words"),
     [
-        ("median", None, "robust = 'median'"),
-        ("clip", 0.0, "set more than 0"),
+        ("median", None, "robust = 'median' must be 'clip' or 'trim'"),
+        ("clip", 0.0, "robust_at = 0.0 must be a positive number"),
         ("trim", 0.5, "below 0.5"),
-        (None, 1.0, "has no effect without robust"),
+        (None, 1.0, "robust_at = 1.0 goes with robust = 'clip' or 'trim'"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(robust: Robust, at: float | None, words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        check_robust(robust, at)
+        FedAvg(robust=robust, robust_at=at)

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import pytest
 
-from fedraw.core.settings import read_settings
+from fedraw.core.settings import Settings
 from fedraw.errors import BadInput
 
 
 @dataclass(frozen=True)
-class Section:
+class Section(Settings):
     events: int = 1
     lr: float = 0.1
     nesterov: bool = False
@@ -41,7 +41,7 @@ class Section:
     ],
 )
 def test_values_get_the_type_of_their_field(key: str, value: Any, expected: Any) -> None:
-    found = getattr(read_settings(Section, {key: value}, "section"), key)
+    found = getattr(Section.read({key: value}, "section"), key)
     assert (found, type(found)) == (expected, type(expected))
 
 
@@ -70,4 +70,4 @@ def test_values_get_the_type_of_their_field(key: str, value: Any, expected: Any)
 )
 def test_other_values_are_refused_by_name(key: str, value: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
-        read_settings(Section, {key: value}, "section")
+        Section.read({key: value}, "section")

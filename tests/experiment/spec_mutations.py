@@ -11,27 +11,27 @@ from fedraw.experiment.sections import (
     Drift,
     Features,
     LabelNoise,
-    MetricsSpec,
+    Metrics,
     Misreport,
-    PartitionSpec,
-    RunSpec,
-    SpeedsSpec,
+    Partition,
+    Run,
+    Speeds,
     Summaries,
-    TrainingSpec,
+    Training,
 )
 
 SECTIONS = {
     "data": DataSpec,
     "features": Features,
-    "partition": PartitionSpec,
-    "speeds": SpeedsSpec,
+    "partition": Partition,
+    "speeds": Speeds,
     "misreport": Misreport,
     "drift": Drift,
     "label_noise": LabelNoise,
     "summaries": Summaries,
-    "training": TrainingSpec,
-    "metrics": MetricsSpec,
-    "run": RunSpec,
+    "training": Training,
+    "metrics": Metrics,
+    "run": Run,
 }
 STRATEGY_KEYS = ("name", "buffer", "server_lr", "cap", "cap_at", "labels", "dedup", "threshold")
 HUGE = "9" * 400

@@ -51,7 +51,7 @@ def test_settings_are_written_where_they_are_chosen() -> None:
     sgd = fedraw.SGD(loss="logit-adjusted", tau=0.5, prior="global")
     result = fedraw.simulate(spec(events=15), train=sgd)
     assert result.spec["training"]["prior"] == "global"
-    with pytest.raises(BadInput, match=r"training\.tau goes with loss"):
+    with pytest.raises(BadInput, match=r"training\.tau = 0\.5 goes with loss"):
         Spec.from_dict({"training": {"tau": 0.5}})
 
 

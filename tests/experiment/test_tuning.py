@@ -105,7 +105,7 @@ def test_a_choice_at_the_edge_of_the_grid_is_reported(
     [
         ({}, {}, "nothing to tune"),
         ({"strategy.serverlr": [1]}, {}, r"unknown key 'serverlr'; did you mean 'server_lr'\?"),
-        ({KEY: [1, -1]}, {}, "server_lr = -1.0 must be a positive number"),
+        ({KEY: [1, -1]}, {}, "server_lr = -1 must be a positive number"),
         ({KEY: [1, 1.0]}, {}, "has the value 1 twice"),
         ({KEY: "12"}, {}, "must be a list of values"),
         ({KEY: []}, {}, "must be a list of values"),

@@ -125,7 +125,7 @@ def test_the_tables_of_privacy_settings() -> None:
         ),
         ({"fedraw.pinned": 1}, "fedraw.pinned = 1 must be true or false"),
         ({"fedraw.folder": 3}, "fedraw.folder = 3 must be a text"),
-        ({"fedraw.min_clients": 0}, "min_clients = 0 must be a whole number, at least 1"),
+        ({"fedraw.min_clients": 0}, "fedraw.min_clients = 0 must be at least 1"),
         ({}, "this federation would never end"),
     ],
 )

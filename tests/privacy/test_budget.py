@@ -31,10 +31,9 @@ def test_an_invalid_budget_is_refused_with_its_value(epsilon: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"mechanism": "secure-sums"}, "known: randomised-response"),
-        ({"mechanism": "secure-sum"}, "was removed after fedraw 0.2; use 'randomised-response'"),
+        ({"mechanism": "secure-sums"}, "must be 'randomised-response'"),
         ({"mechanism": "randomised-response"}, "epsilon is missing"),
-        ({"mechanism": "randomised-response", "unit": "lable"}, "known: client, label"),
+        ({"mechanism": "randomised-response", "unit": "lable"}, "must be 'client' or 'label'"),
         (
             {"mechanism": "randomised-response", "epsilon": 2, "score_epsilon": 21},
             "from 1e-06 to 20",

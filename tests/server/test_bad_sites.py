@@ -340,7 +340,7 @@ def test_the_console_says_which_sites_are_connected(
     engine = make_engine(FedFa(buffer=2), min_clients=5)
     engine.wait(130.0)
     assert caplog.text.count("waiting: 4 of 5 sites are connected: north, south, east, west") == 3
-    with pytest.raises(BadInput, match="min_clients = 5, but only 1 sites may take part"):
+    with pytest.raises(BadInput, match="min_clients = 5 is above the number of sites"):
         replace(engine.settings, sites=("north",))
 
 

@@ -148,7 +148,7 @@ def test_the_vector_of_an_update_file_is_aligned(tmp_path: Path, client: str) ->
 
 
 def test_a_norm_bound_of_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="norm_bound = 1 would refuse ordinary updates"):
+    with pytest.raises(BadInput, match=r"norm_bound = 1\.0 would refuse ordinary updates"):
         ServerSettings(tmp_path, arrivals=1, norm_bound=1)
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tests.strategies.server import Server, begun, fed, sent
 from tests.strategies.streams import STREAM, Stream, blocks, steps, streams
 
-from fedraw.errors import BadInput
 from fedraw.strategies.area import AREA, AREAState
 from fedraw.strategies.fedraw import FedRAW
 from fedraw.strategies.protocol import Event, Joined, Left
@@ -79,8 +78,3 @@ def test_rounding_does_not_move_the_model_away_from_the_mean() -> None:
     assert isinstance(state, AREAState)
     mean = np.mean(list(state.memory.values()), axis=0, dtype=float)
     assert server.state.model == pytest.approx(mean, rel=1e-5, abs=1e-5)
-
-
-def test_an_impossible_buffer_is_refused() -> None:
-    with pytest.raises(BadInput, match="buffer = 0 must be a whole number"):
-        AREA(0)

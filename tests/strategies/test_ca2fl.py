@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
 from tests.strategies.server import On, Server, begun, fed, sent
 
 from fedraw.core.layout import Layout
-from fedraw.errors import BadInput
 from fedraw.strategies.ca2fl import CA2FL
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.protocol import Event, Joined, Left
@@ -131,16 +130,3 @@ def test_statistics_are_the_plain_mean_and_not_cached() -> None:
     assert state.model.tolist() == [1.5, 3]
     state = fed(strategy, state, [sent("a", 2, 10), sent("a", 2, 20)])
     assert state.model.tolist() == [3, 15]
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"buffer": 0}, "buffer = 0 must be a whole number, at least 1"),
-        ({"server_lr": -1}, "server_lr = -1 must be a positive number"),
-        ({"refresh": "never"}, "refresh = 'never' is unknown; known: round-start, arrival"),
-    ],
-)
-def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        CA2FL(**settings)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.strategies.server import NORMED, On, Server, begun, bits, fed, sent
 from tests.strategies.streams import STREAM, Stream, blocks, steps, streams
 
-from fedraw.errors import BadInput
 from fedraw.strategies.ace import ACE
 from fedraw.strategies.aced import ACED
 from fedraw.strategies.ca2fl import CA2FL
@@ -258,23 +257,3 @@ def test_with_a_buffer_of_one_statistics_are_the_mean_of_everyones_newest(strate
     assert state.model[3:].tolist() == [3, 3]
     state = fed(on, state, [sent("a", 0, 0, 0, 3, 8), Left("b"), sent("c", 0, 0, 0, 5, 0)])
     assert state.model[3:].tolist() == [4, 4]
-
-
-@pytest.mark.parametrize(
-    ("kind", "wrong", "words"),
-    [
-        (MIFA, {"buffer": 0}, "buffer = 0 must be a whole number, at least 1"),
-        (ACE, {"server_lr": 0}, "server_lr = 0 must be a positive number"),
-        (ACE, {"init": "later"}, "init = 'later' is unknown; known: zero, wait"),
-        (ACED, {"tau_algo": -1}, "tau_algo = -1 must be a whole number, at least 0, or 'clients'"),
-        (ACED, {"age": "old"}, "age = 'old' is unknown; known: contact, start"),
-        (FedVARP, {"refresh": "x"}, "refresh = 'x' is unknown; known: round-start, arrival"),
-        (FedAU, {"cutoff": 0}, "cutoff = 0 must be a whole number, at least 1"),
-        (FedStale, {"beta": 1.5}, "beta = 1.5 must be from 0 to 1"),
-        (FedStale, {"participation": "p"}, "participation = 'p' is unknown; known: buffer, cert"),
-        (FedStale, {"beta": 0, "average": "heard"}, "average = 'heard' needs beta above 0"),
-    ],
-)
-def test_impossible_settings_are_refused(kind: Any, wrong: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        kind(**wrong)

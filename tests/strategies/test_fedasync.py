@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from tests.strategies.server import COUNTS, begun, fed, sent
 
-from fedraw.errors import BadInput
 from fedraw.strategies.fedasync import FedAsync
 
 
@@ -34,20 +31,3 @@ def test_a_hinge_leaves_the_fresh_alone(version: int, model: float) -> None:
 def test_clients_are_asked_for_the_proximal_term() -> None:
     assert FedAsync(proximal=0.005).needs.proximal == 0.005
     assert FedAsync().needs.sends == "model"
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"alpha": 0}, "alpha = 0 must be above 0 and at most 1"),
-        ({"alpha": 1.1}, "alpha = 1.1 must be above 0 and at most 1"),
-        ({"staleness": "old"}, "staleness = 'old' is unknown; known: none, polynomial, hinge"),
-        ({"exponent": -1}, "exponent = -1 must be from 0 to 10"),
-        ({"staleness": "hinge", "exponent": 1.0}, "exponent = 1.0 has no effect with staleness"),
-        ({"hinge_slope": 5.0}, "hinge_slope = 5.0 has no effect with staleness = 'polynomial'"),
-        ({"proximal": -1}, "proximal = -1 must be at least 0"),
-    ],
-)
-def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        FedAsync(**settings)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tests.strategies.server import begun, fed, sent
 
-from fedraw.errors import BadInput, RefusedUpdate
+from fedraw.errors import RefusedUpdate
 from fedraw.strategies.fedavg import FedAvg
 from fedraw.strategies.protocol import Event, Joined, Left
 
@@ -93,8 +93,3 @@ def test_a_rejoin_waits_for_the_next_round_too() -> None:
     with pytest.raises(RefusedUpdate, match="client 'c' is not awaited in this round"):
         strategy.step(state, sent("c", 100))
     assert fed(strategy, state, [sent("b", 3)]).model.tolist() == [2]
-
-
-def test_an_unknown_weighting_is_refused() -> None:
-    with pytest.raises(BadInput, match="weighting = 'size' is unknown; known: samples, uniform"):
-        FedAvg(weighting="size")  # type: ignore[arg-type]

@@ -113,19 +113,3 @@ def test_statistics_are_the_plain_mean_without_rate_or_discount() -> None:
     state = fed(strategy, state, [sent(0, 0, 0, version=v // 2) for v in range(6)])
     state = fed(strategy, state, [sent(1, 8, 2, version=3), sent(2, 8, 4, version=0)])
     assert state.model.tolist() == [3, 3]
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"buffer": 0}, "buffer = 0 must be a whole number, at least 1"),
-        ({"server_lr": 0}, "server_lr = 0 must be a positive number"),
-        ({"server_lr": np.inf}, "server_lr = inf must be a positive number"),
-        ({"staleness": "hinge"}, "staleness = 'hinge' is unknown; known: none, polynomial"),
-        ({"exponent": -1}, "exponent = -1 must be from 0 to 10"),
-        ({"exponent": 1.0}, "exponent = 1.0 has no effect with staleness = 'none'"),
-    ],
-)
-def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        FedBuff(**settings)

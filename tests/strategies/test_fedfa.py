@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tests.strategies.server import COUNTS, Server, begun, fed, sent
 
-from fedraw.errors import BadInput
 from fedraw.strategies.fedasync import FedAsync
 from fedraw.strategies.fedfa import FedFa
 
@@ -47,8 +46,3 @@ def test_a_window_may_be_larger_than_the_federation() -> None:
     strategy = FedFa(8)
     events = [sent(0, i) for i in range(8)]
     assert fed(strategy, begun(strategy, {0: {"x": 1}}, 0), events).model.tolist() == [3.5]
-
-
-def test_a_window_holds_at_least_one() -> None:
-    with pytest.raises(BadInput, match="buffer = 0 must be a whole number, at least 1"):
-        FedFa(0)

@@ -240,30 +240,6 @@ def test_a_buffer_of_more_slots_than_clients_never_fills() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"buffer": 0}, "buffer = 0 must be a whole number, at least 1"),
-        ({"weighting": "rare"}, "weighting = 'rare' is unknown; known: rarity, uniform"),
-        ({"labels": "told"}, "labels = 'told' is unknown; known: declared, checked, inferred"),
-        ({"cap": "soft"}, "cap 'soft' is unknown"),
-        ({"cap": "naive", "cap_at": 0.05}, "cap_at = 0.05 is below 1/10"),
-        ({"cap": "water-filling", "cap_at": 2}, "cap_at = 2 is not a weight"),
-        ({"cap_at": 0.3}, "cap_at = 0.3 has no effect without a cap; set cap = 'water-filling'"),
-        ({"cap": "naive"}, "cap = 'naive' with cap_at = 1 has no effect; set cap_at"),
-        (
-            {"cap": "naive", "cap_at": 0.3, "weighting": "uniform"},
-            "cap = 'naive' has no effect on uniform weights",
-        ),
-        ({"robust": "mode"}, "robust = 'mode' is unknown"),
-        ({"robust_at": 0.2}, "robust_at = 0.2 has no effect without robust"),
-    ],
-)
-def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        FedRAW(**settings)
-
-
-@pytest.mark.parametrize(
     ("strategy", "needs"),
     [
         (FedRAW(3), Needs(min_clients=3, label_evidence="declared")),

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -96,19 +95,6 @@ def test_statistics_are_averaged_as_in_fedavg() -> None:
 
 def test_clients_are_asked_for_their_loss() -> None:
     assert QFedAvg(lr=0.1).needs.loss
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"lr": 0}, "lr = 0 must be a positive number"),
-        ({"lr": 0.1, "q": -1}, "q = -1 must be at least 0"),
-        ({"lr": 0.1, "p": "size"}, "p = 'size' is unknown; known: uniform, samples"),
-    ],
-)
-def test_impossible_settings_are_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        QFedAvg(**settings)
 
 
 def test_the_local_learning_rate_is_its_own_or_the_drivers() -> None:

@@ -8,7 +8,6 @@ from tests.strategies.server import COUNTS, METHODS, On, Server, begun, bits, fe
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import ClientId, LabelCounts
-from fedraw.errors import BadInput
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.protocol import Arrived, Declared, Joined, Left
 from fedraw.strategies.replay import Replay
@@ -238,19 +237,3 @@ def test_at_most_k_updates_are_remembered() -> None:
     server.run(100)
     _, arrays = bits(server.state)
     assert sum(len(content) == 4 * 5 for content in arrays.values()) <= 2 + 1  # K and the model
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("buffer", 0),
-        ("threshold", 0.5),
-        ("mass", 1.0),
-        ("floor", -1),
-        ("server_lr", 0),
-        ("labels", "told"),
-    ],
-)
-def test_settings_that_cannot_be(key: str, value: float | str) -> None:
-    with pytest.raises(BadInput, match=key):
-        Replay(**{key: value})  # type: ignore[arg-type]

@@ -144,28 +144,6 @@ def test_without_release_a_kept_update_acts_with_its_whole_weight() -> None:
         state = fed(strategy, state, [sent("c0", 0, version=state.version)])
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"select": "owed"}, "select = 'owed' is unknown; known: rarity, debt"),
-        ({"select": "debt", "target": "all"}, "target = 'all' is unknown; known: rarity, samples"),
-        ({"target": "samples"}, "target = 'samples' needs select = 'debt'"),
-        (
-            {"select": "debt", "target": "samples", "labels": "inferred"},
-            "labels = 'inferred' has no effect with target = 'samples'",
-        ),
-        (
-            {"select": "debt", "threshold": 3.0},
-            "threshold = 3.0 has no effect with select = 'debt'",
-        ),
-        ({"release": False, "floor": 0.5}, "floor = 0.5 has no effect with release = false"),
-    ],
-)
-def test_settings_that_cannot_be(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
-        Replay(**settings)
-
-
 def test_the_named_variant_takes_any_target() -> None:
     method = CATALOG["fedraw-replay-debt"]
     assert (

@@ -19,18 +19,17 @@ decides; with little, it is W.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedraw.core.private_sums import PRESENT, Noise
-from fedraw.core.settings import at_least, between, one_of
+from fedraw.core.settings import SHARE, Settings, at_least
 from fedraw.core.sums import SumsShape
 from fedraw.core.types import Floats, Ints, Vector
 
 Readout = Literal["discriminant", "ridge"]
-READOUTS: tuple[Readout, ...] = ("discriminant", "ridge")
 
 # The bias of a label that nobody has: finite, so that softmax and float32 can cope with it.
 ABSENT = -1e9
@@ -41,7 +40,7 @@ LEAST = 1e-3
 
 
 @dataclass(frozen=True)
-class LinearHead:
+class LinearHead(Settings):
     """How the linear classifier is solved from totals.
 
     Attributes:
@@ -54,17 +53,9 @@ class LinearHead:
 
     """
 
-    prior: float = 1.0
-    shrinkage: float | Literal["auto"] = "auto"
+    prior: Annotated[float, at_least(0)] = 1.0
+    shrinkage: Annotated[float | Literal["auto"], SHARE] = "auto"
     readout: Readout = "discriminant"
-
-    def __post_init__(self) -> None:
-        one_of("readout", self.readout, READOUTS)
-        at_least("prior", self.prior, 0)
-        if isinstance(self.shrinkage, str):
-            one_of("shrinkage", self.shrinkage, ("auto", "a number from 0 to 1"))
-        else:
-            between("shrinkage", self.shrinkage, 0, 1)
 
     def solve(self, shape: SumsShape, totals: Floats, noise: Noise | None = None) -> Vector:
         """Return the weights and biases of the linear layer, one after the other.

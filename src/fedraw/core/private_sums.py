@@ -17,12 +17,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from fedraw.core.settings import between, positive, whole
+from fedraw.core.settings import COUNT, Range, Settings, above
 from fedraw.core.sums import GRID, LIMIT, MOST_SAMPLES, SumsShape, is_multiple, on_grid
 from fedraw.core.types import ClientId, Floats
 from fedraw.errors import BadInput, RefusedUpdate
@@ -52,7 +52,7 @@ class Noise(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SumsPrivacy:
+class SumsPrivacy(Settings):
     """The budget of one message, and what it protects.
 
     Attributes:
@@ -67,17 +67,14 @@ class SumsPrivacy:
 
     """
 
-    epsilon: float
-    delta: float = 1e-5
-    clip: float = 1.0
-    group: int = 1
+    epsilon: Annotated[float, Range(LEAST_EPSILON, MOST_EPSILON)]
+    delta: Annotated[float, Range(1e-12, 0.1)] = 1e-5
+    clip: Annotated[float, above(0)] = 1.0
+    group: Annotated[int, COUNT] = 1
 
-    def __post_init__(self) -> None:
-        between("epsilon", self.epsilon, LEAST_EPSILON, MOST_EPSILON)
-        between("delta", self.delta, 1e-12, 0.1)
-        positive("clip", self.clip)
-        whole("group", self.group)
-        noise_for(self.epsilon, self.delta)  # refuses settings that need too much noise
+    def validate(self) -> None:
+        """Refuse a budget that needs too much noise."""
+        noise_for(self.epsilon, self.delta)
 
     @property
     def multiplier(self) -> float:

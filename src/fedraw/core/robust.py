@@ -13,17 +13,17 @@ Both look at all K updates, so they cost O(K·d) where a running sum costs O(d).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fedraw.core.aggregation import Term
 from fedraw.core.buffer import Slot
-from fedraw.core.settings import one_of
+from fedraw.core.settings import BadSetting, With, above
 from fedraw.core.types import Vector
-from fedraw.errors import BadInput
 
 Robust = Literal["clip", "trim"]
+RobustAt = Annotated[float | None, With("robust", ("clip", "trim"), optional=True), above(0)]
 # The settings c and β that are used if none is set.
 DEFAULTS: dict[Robust, float] = {"clip": 1.0, "trim": 0.1}
 # Numbers of each update per pass.
@@ -31,18 +31,9 @@ BLOCK = 1 << 14
 
 
 def check_robust(robust: Robust | None, robust_at: float | None) -> None:
-    """Refuse an unknown rule, or a setting that it cannot have."""
-    if robust is None:
-        if robust_at is not None:
-            raise BadInput(f"robust_at = {robust_at:g} has no effect without robust; set both")
-        return
-    one_of("robust", robust, get_args(Robust))
-    if robust == "clip" and robust_at is not None and not 0 < robust_at < np.inf:
-        raise BadInput(
-            f"robust_at = {robust_at:g} is no multiple of the median norm; set more than 0"
-        )
-    if robust == "trim" and robust_at is not None and not 0 < robust_at < 0.5:
-        raise BadInput(
+    """Refuse a share of updates that leaves none."""
+    if robust == "trim" and robust_at is not None and robust_at >= 0.5:
+        raise BadSetting(
             f"robust_at = {robust_at:g} is the share of updates that is left out on each side; set "
             "it above 0 and below 0.5"
         )

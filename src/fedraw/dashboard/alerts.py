@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 from urllib.parse import urlsplit
 
 import fedraw
-from fedraw.core.settings import at_least, positive, read_settings, shown
+from fedraw.core.settings import COUNT, Settings, above, shown
 from fedraw.core.text import duration, one_line
 from fedraw.dashboard.watcher import RunView
 from fedraw.errors import BadInput, error_context, nearest
@@ -40,42 +40,39 @@ MAX_SUBJECTS = 100
 RETRY_SECONDS = 1.0
 
 
+Limit = Annotated[float | None, above(0)]
+
+
 @dataclass(frozen=True)
-class Rules:
+class Rules(Settings):
     """The rules that fire alerts; None or false switches a rule off."""
 
+    table = "rules"
+
     last_holder_left: bool = True  # no member holds a label any more
-    recall_fell: float | None = None  # the largest fall of a label's recall, in points
-    site_silent: float | None = None  # the longest time without an update of a site, in seconds
-    disk_low: float | None = None  # the least free space on the disk of the run, in GB
+    recall_fell: Limit = None  # the largest fall of a label's recall, in points
+    site_silent: Limit = None  # the longest time without an update of a site, in seconds
+    disk_low: Limit = None  # the least free space on the disk of the run, in GB
     run_stopped: bool = True  # the run stopped without completing
     run_finished: bool = False  # the run completed
 
-    def __post_init__(self) -> None:
-        for name in ("recall_fell", "site_silent", "disk_low"):
-            value = getattr(self, name)
-            if value is not None:
-                positive(f"rules.{name}", value)
-
 
 @dataclass(frozen=True)
-class Webhook:
+class Webhook(Settings):
     """A URL to which every alert is posted as JSON."""
 
+    table = "webhook"
+
     url: str
-    timeout: float = 5.0  # seconds for one attempt
-    attempts: int = 4
+    timeout: Annotated[float, above(0)] = 5.0  # seconds for one attempt
+    attempts: Annotated[int, COUNT] = 4
     headers: tuple[str, ...] = ()  # such as "Authorization: Bearer …"
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
+        """Refuse what is no URL or no header."""
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadInput(
-                f"webhook.url = {shown(self.url)} is not a URL; give one that begins with https:// "
-                "or http://"
-            )
-        positive("webhook.timeout", self.timeout)
-        at_least("webhook.attempts", self.attempts, 1)
+            self.refuse("url", "is not a URL; give one that begins with https:// or http://")
         for header in self.headers:
             if ":" not in header or "\n" in header or "\r" in header:
                 raise BadInput(
@@ -96,15 +93,17 @@ class Webhook:
 
 
 @dataclass(frozen=True)
-class Command:
+class Command(Settings):
     """A program that gets every alert as JSON on its standard input."""
 
+    table = "command"
+
     run: tuple[str, ...]
-    timeout: float = 30.0
+    timeout: Annotated[float, above(0)] = 30.0
     attempts: ClassVar[int] = 1
 
-    def __post_init__(self) -> None:
-        positive("command.timeout", self.timeout)
+    def validate(self) -> None:
+        """Refuse a program that does not exist."""
         if not self.run:
             raise BadInput("command.run is empty; list the program and its arguments")
         if shutil.which(self.run[0]) is None:
@@ -165,7 +164,7 @@ class AlertSettings:
         for name in tables:
             if name not in kinds:
                 raise BadInput(f"the table [{name}] is unknown; {nearest(name, kinds)}")
-        return cls(**{name: read_settings(kinds[name], t, name) for name, t in tables.items()})
+        return cls(**{name: kinds[name].read(table) for name, table in tables.items()})
 
 
 class Alert(NamedTuple):

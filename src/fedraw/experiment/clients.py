@@ -28,7 +28,7 @@ from fedraw.experiment.sections import (
     Drift,
     LabelNoise,
     Misreport,
-    PartitionSpec,
+    Partition,
     Summaries,
 )
 from fedraw.experiment.spec import Spec
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 # A user's own partition: the sample numbers of each client, or a function of the labels, the number
 # of classes and a generator that returns them.
-Partition = Shares | Callable[[Ints, int, np.random.Generator], Shares]
+PartitionFunction = Shares | Callable[[Ints, int, np.random.Generator], Shares]
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +210,7 @@ def _named(shares: Mapping[ClientId, Ints]) -> tuple[tuple[ClientId, ...], Ragge
     return tuple(shares), Ragged.of(shares.values())
 
 
-def _by_column(wanted: PartitionSpec, dataset: Dataset) -> dict[ClientId, Ints]:
+def _by_column(wanted: Partition, dataset: Dataset) -> dict[ClientId, Ints]:
     """Return one client for each value of the column that the spec names."""
     column = wanted.column or ""
     if column not in dataset.columns:
@@ -336,7 +336,7 @@ def _claims(
 def _private(summaries: Summaries, claimed: LabelTable, streams: Streams) -> LabelTable:
     """Return what the server sees of the claims through private summaries."""
     with error_context("summaries"):
-        return private_table(claimed, summaries.privacy(), streams.generator("privacy"))
+        return private_table(claimed, summaries, streams.generator("privacy"))
 
 
 def label_table(dataset: Dataset, labels: Ragged, clients: Sequence[ClientId]) -> LabelTable:

@@ -1,4 +1,4 @@
-"""The section [costs]: seconds, bytes and energy of computing and sending."""
+"""What the section [costs] means for one seed: seconds, bytes and energy of each client."""
 
 from __future__ import annotations
 
@@ -10,65 +10,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedraw.core.randomness import Streams
-from fedraw.core.settings import positive, whole
 from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats
 from fedraw.errors import BadInput, error_context
 from fedraw.eventlog.records import ArrivalRecord, LostRecord, Record, RejectedRecord
-from fedraw.experiment.sections import check_types
 from fedraw.simulation.flights import WENT_OFFLINE
 from fedraw.storage.tables import UnreadableCell, open_table, parse_name, parse_number, quoted
 
 if TYPE_CHECKING:
     from fedraw.experiment.clients import Clients
+    from fedraw.experiment.sections import Costs
     from fedraw.experiment.spec import Spec
 
 # The columns of a table of devices, which needs at least one of them.
 DEVICE_COLUMNS = ("seconds_per_sample", "upload_mbit", "download_mbit")
-
-
-@dataclass(frozen=True)
-class Costs:
-    """The costs of training and sending; see docs/how-to/availability.md.
-
-    Args:
-        seconds_per_sample: The time of one sample in one epoch on a device of speed 1. A training
-            then takes this time, times samples, times epochs, times the client's duration from
-            [speeds]. By default it takes the duration from [speeds].
-        upload_mbit: Megabits per second that a client sends; by default sending takes no time.
-        download_mbit: Megabits per second that a client receives.
-        bandwidth_spread: The spread of the clients' bandwidths: the standard deviation of their
-            logarithms.
-        model_bytes: The size of the model; by default that of the model that is trained.
-        watts: The power of a client that trains; by default no energy is counted.
-        joules_per_mb: The energy of sending or receiving a megabyte.
-        trace: A table of devices: the columns client and one or more of seconds_per_sample,
-            upload_mbit and download_mbit, which replace the keys of these names.
-
-    """
-
-    seconds_per_sample: float | None = None
-    upload_mbit: float | None = None
-    download_mbit: float | None = None
-    bandwidth_spread: float = 0.0
-    model_bytes: int | None = None
-    watts: float | None = None
-    joules_per_mb: float = 0.0
-    trace: str | None = None
-
-    def __post_init__(self) -> None:
-        check_types(self, "costs")
-        for key in (*DEVICE_COLUMNS, "watts"):
-            value = getattr(self, key)
-            if value is not None:
-                positive(f"costs.{key}", value)
-        for key in ("bandwidth_spread", "joules_per_mb"):
-            if getattr(self, key) < 0:
-                raise BadInput(f"costs.{key} = {getattr(self, key)} must be at least 0")
-        if self.model_bytes is not None:
-            whole("costs.model_bytes", self.model_bytes)
-        if self.bandwidth_spread and self.upload_mbit is None and self.download_mbit is None:
-            raise BadInput("costs.bandwidth_spread goes with upload_mbit or download_mbit")
 
 
 @dataclass(frozen=True, eq=False)

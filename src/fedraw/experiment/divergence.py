@@ -18,8 +18,8 @@ _ABSURD = 100
 def rate_note(spec: Spec) -> tuple[str, ...]:
     """Return a note about a learning rate of the built-in training at which nothing is learned.
 
-    >>> from fedraw.experiment.sections import TrainingSpec
-    >>> rate_note(Spec(training=TrainingSpec(lr=1000)))
+    >>> from fedraw.experiment.sections import Training
+    >>> rate_note(Spec(training=Training(lr=1000)))
     ('training.lr = 1000 is far above useful learning rates, which are about 0.001 to 1',)
     """
     lr = spec.training.lr

@@ -10,12 +10,12 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any, ParamSpec, TypeVar
 
+from fedraw.core.settings import keys
 from fedraw.core.text import several
 from fedraw.errors import BadInput, nearest
-from fedraw.experiment.sections import PARTITIONS, SPEEDS, RunSpec
+from fedraw.experiment.sections import PARTITIONS, SPEEDS, Run
 from fedraw.experiment.spec import Spec
 from fedraw.learning.sgd import SGD
 from fedraw.strategies.catalog import CATALOG, Method, method_of
@@ -26,9 +26,9 @@ R = TypeVar("R")
 _KEY = re.compile(r"(?<![\w./\\-])(run|metrics|training)\.([a-z_]+)\b(?![./\\])")
 _TRUTH = re.compile(r"(?<= = )(true|false)\b")
 _KEYS = {
-    "run": {field.name for field in fields(RunSpec)},
+    "run": set(keys(Run)),
     "metrics": {"rare_labels"},
-    "training": {field.name for field in fields(SGD)} | {"device"},
+    "training": {*keys(SGD), "device"},
 }
 
 
@@ -88,7 +88,7 @@ def _remedy(key: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> str
             f"strategy=fedraw.{method.factory.__name__}({written})"
         )
     for argument, kinds in (("train", (SGD,)), ("partition", PARTITIONS), ("speeds", SPEEDS)):
-        kind = next((own for own in kinds if key in {f.name for f in fields(own)}), None)
+        kind = next((own for own in kinds if key in inspect.signature(own).parameters), None)
         if kind is not None:
             return (
                 f"{key} = {value!r} is a setting of {argument}; write "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from fedraw.data.own_data import Shares, own_dataset, with_shares, with_test
 from fedraw.data.releases import Progress, data_root
 from fedraw.errors import BadInput, MissingExtra
 from fedraw.experiment.parts import digest
-from fedraw.experiment.sections import IMAGENET, OMITTED_AT_DEFAULT, TEXT_MODEL, DataSpec, Features
+from fedraw.experiment.sections import IMAGENET, TEXT_MODEL, DataSpec, Features
 from fedraw.experiment.spec import Spec
 
 if TYPE_CHECKING:
@@ -267,17 +267,6 @@ def _combined(map_digest: str | None, *content: bytes) -> str | None:
     return hashlib.sha256(b"".join([map_digest.encode(), *content])).hexdigest()
 
 
-def _cached_settings(wanted: Features) -> dict[str, Any]:
-    """Return the settings that cached features depend on.
-
-    Settings of later versions are left out at their defaults, so that features cached before the
-    setting existed stay valid.
-    """
-    later = [key for section, key in OMITTED_AT_DEFAULT if section == "features"]
-    settings = asdict(replace(wanted, standardise=False))  # done after the cache
-    return {k: v for k, v in settings.items() if k not in later or v != getattr(Features, k)}
-
-
 def _found_map(
     spec: Spec, shape: tuple[int, ...], own: Any, root: Path | None, scaled: bool = False
 ) -> FoundMap:
@@ -309,7 +298,11 @@ def _found_map(
             normalisation=NORMALISATIONS[normalise],
             measured=measured,
         )
-        facts = _cached_settings(wanted) | {"weights": loaded.sha256, "normalise": normalise}
+        # The features are standardised after the cache.
+        facts = replace(wanted, standardise=False).to_dict() | {
+            "weights": loaded.sha256,
+            "normalise": normalise,
+        }
         notes: tuple[str, ...] = (f"features of {wanted.backbone}, {loaded}", _named_map(made))
         if wanted.statistics == "estimated":
             notes += (

@@ -22,7 +22,7 @@ from fedraw.experiment.sections import is_plugin
 from fedraw.strategies.protocol import Strategy
 
 if TYPE_CHECKING:
-    from fedraw.experiment.clients import Partition
+    from fedraw.experiment.clients import PartitionFunction
     from fedraw.experiment.spec import Spec
     from fedraw.learning.models import ModelFactory
 
@@ -39,7 +39,7 @@ class Parts:
     """The user's own Python objects that replace names in a spec."""
 
     data: Any = None
-    partition: Partition | None = None
+    partition: PartitionFunction | None = None
     model: ModelFactory | None = None
     strategy: Strategy[Any] | None = None
     train: Callable[..., Any] | None = None

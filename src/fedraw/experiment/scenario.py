@@ -285,7 +285,7 @@ def _law(spec: Spec, clients: Clients, streams: Streams) -> ArrivalLaw:
         case "fixed":
             return Fixed(clients.seconds)
         case "jitter":
-            assert spec.speeds.jitter is not None  # SpeedsSpec has a default for this law
+            assert spec.speeds.jitter is not None  # Speeds has a default for this law
             return jitter(clients.seconds, streams, spec.speeds.jitter)
         case _:
             return poisson(clients.seconds, streams)

@@ -9,21 +9,19 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from fedraw.core.settings import shown
+from fedraw.core.settings import Settings, keys, plain, shown
 from fedraw.data.own_data import names_clients
 from fedraw.errors import BadInput, FedrawError, nearest
 from fedraw.eventlog.costs import COSTS
 from fedraw.eventlog.measures import BUILT_IN, FURTHER_MODELS
 from fedraw.eventlog.records import Record
 from fedraw.experiment.cells import Cell, CellObserver, resume_lines, run_cells
-from fedraw.experiment.conditions import Availability, Losses, Membership
-from fedraw.experiment.costs import Costs
 from fedraw.experiment.divergence import divergence
 from fedraw.experiment.interrupts import interrupting_the_script
 from fedraw.experiment.keywords import as_keywords, in_words_of_python
@@ -39,32 +37,34 @@ from fedraw.experiment.result import (
     problems_of,
 )
 from fedraw.experiment.sections import (
-    IID,
+    IMAGENET,
     PARTITIONS,
     SPEEDS,
-    ByColumn,
+    Availability,
     Calibration,
-    Correlated,
-    Coverage,
+    Costs,
     DataSpec,
-    Dirichlet,
     Drift,
-    Equal,
     Features,
     LabelNoise,
+    Losses,
+    Membership,
+    Metrics,
     Misreport,
-    Ratio,
-    Stragglers,
+    Partition,
+    Speeds,
+    StrategySpec,
     Summaries,
-    Uniform,
+    Training,
     is_plugin,
-    plain,
     refuse_non_strategy,
-)
-from fedraw.experiment.spec import Spec, spec_settings_of
+)  # fmt: skip
+from fedraw.experiment.spec import Spec, sections, spec_settings_of
 from fedraw.learning.sgd import SGD
 from fedraw.strategies.catalog import CATALOG, method_of
 from fedraw.strategies.protocol import Strategy
+
+S = TypeVar("S", bound=Settings)
 
 # Called in this process with each record of the log and its seed.
 Callback = Callable[[Record, int], object]
@@ -76,14 +76,8 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
     *,
     strategy: str | Strategy[Any] | None = None,
     data: Any = None,
-    partition: Coverage
-    | Dirichlet
-    | IID
-    | ByColumn
-    | Callable[..., Any]
-    | Sequence[Any]
-    | None = None,
-    speeds: Correlated | Uniform | Equal | Ratio | Stragglers | Sequence[float] | Any = None,
+    partition: Partition | Callable[..., Any] | Sequence[Any] | None = None,
+    speeds: Speeds | Sequence[float] | Any = None,
     arrivals: Literal["poisson", "fixed", "jitter"] | None = None,
     local_test: float | None = None,
     model: Any = None,
@@ -186,8 +180,9 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
             seed. An error in one of them stops the run.
 
     >>> result = simulate(
-    ...     strategy="fedfa", partition=Coverage(clients=12, clients_per_common_label=6),
-    ...     speeds=Equal(), train="none", events=50, seeds=[1, 2])
+    ...     strategy="fedfa",
+    ...     partition=Partition(clients=12, clients_per_common_label=6),
+    ...     speeds=Speeds("equal"), train="none", events=50, seeds=[1, 2])
     >>> result.seeds, len(result.arrivals())
     ((1, 2), 100)
 
@@ -291,24 +286,19 @@ def _run_all(
         )
 
 
-_OPTIONAL = {
-    "availability": Availability,
-    "losses": Losses,
-    "membership": Membership,
-    "costs": Costs,
-    "drift": Drift,
-    "label_noise": LabelNoise,
-    "misreport": Misreport,
-    "summaries": Summaries,
-    "calibration": Calibration,
-}
-_RUN = (
-    "events",
-    "evaluate_every",
-    "concurrency",
-    "receivers",
-    "seeds",
+# The sections that arguments of the same name set.
+_SECTIONS = (
+    "availability",
+    "losses",
+    "membership",
+    "costs",
+    "drift",
+    "label_noise",
+    "misreport",
+    "summaries",
+    "calibration",
 )
+_RUN = ("events", "evaluate_every", "concurrency", "receivers", "seeds")
 
 
 def choose(spec: Spec | None, **wanted: Any) -> tuple[Spec, Parts]:
@@ -316,219 +306,197 @@ def choose(spec: Spec | None, **wanted: Any) -> tuple[Spec, Parts]:
 
     An argument that is absent or None keeps the setting of the spec.
     """
-    if isinstance(spec, Spec) and all(value is None for value in wanted.values()):
-        return spec, Parts()
-    chosen, given = _Chosen(spec), wanted.get
-    chosen.strategy(given("strategy"))
-    chosen.data(given("data"), given("test"))
-    chosen.partition(given("partition"), given("local_test"))
-    chosen.speeds(given("speeds"), given("arrivals"))
-    chosen.model(given("model"), given("weights"), given("device"))
-    chosen.train(given("train"), given("batch"))
-    chosen.metrics(given("metrics"), given("rare_labels"))
-    chosen.run(**{key: given(key) for key in _RUN})
-    chosen.features(given("features"))
-    for name, kind in _OPTIONAL.items():
-        chosen.optional(name, given(name), kind)
-    return chosen.spec(), chosen.parts()
+    if spec is not None and not isinstance(spec, Spec):
+        hint = f"strategy={spec!r}" if isinstance(spec, str) else "a fedraw.Spec"
+        raise BadInput(f"simulate({shown(spec)}): write {hint}; give all else by keyword")
+    base, given = Spec() if spec is None else spec, wanted.get
+    changes: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
+    _choose_strategy(given("strategy"), changes, parts)
+    _choose_data(given("data"), given("test"), changes, parts)
+    changes["partition"] = _partition(base, given("partition"), given("local_test"), parts)
+    changes["speeds"] = _speeds(base, given("speeds"), given("arrivals"), parts)
+    changes["training"] = _training(base, wanted, parts)
+    changes["metrics"] = _metrics(base, given("metrics"), given("rare_labels"), parts)
+    changes["run"] = _changed(base.run, _run_settings({key: given(key) for key in _RUN}))
+    _choose_features(given("features"), changes, parts)
+    kinds = sections()
+    for name in _SECTIONS:
+        section = given(name)
+        if section is not None:
+            if not isinstance(section, kinds[name]):
+                kind = kinds[name].__name__
+                raise BadInput(f"{name} = {shown(section)}: give fedraw.{kind}(...)")
+            changes[name] = section
+    return replace(base, **changes), Parts(**parts)
 
 
-class _Chosen:
-    """Collects the settings that a spec can hold, and the parts that it cannot."""
+def _changed(section: S, changes: Mapping[str, Any]) -> S:
+    """Return a section with other values of some keys; None leaves a key as it is."""
+    given = {key: value for key, value in changes.items() if value is not None}
+    return replace(section, **given) if given else section
 
-    def __init__(self, spec: Spec | None) -> None:
-        if spec is not None and not isinstance(spec, Spec):
-            hint = f"strategy={spec!r}" if isinstance(spec, str) else "a fedraw.Spec"
-            raise BadInput(f"simulate({shown(spec)}): write {hint}; give all else by keyword")
-        self._spec = Spec() if spec is None else spec
-        self._tables: dict[str, Any] = self._spec.set_tables()
-        self._parts: dict[str, Any] = {}
 
-    def spec(self) -> Spec:
-        """Return the spec of everything that a spec can hold."""
-        return Spec.from_dict(self._tables)
-
-    def parts(self) -> Parts:
-        """Return everything else."""
-        return Parts(**self._parts)
-
-    def strategy(self, wanted: Any) -> None:
-        if wanted is None:
+def _choose_strategy(wanted: Any, changes: dict[str, Any], parts: dict[str, Any]) -> None:
+    if wanted is None:
+        return
+    if isinstance(wanted, str):
+        if wanted not in CATALOG and not is_plugin(wanted):
+            raise BadInput(f"strategy = {wanted!r} is unknown; {nearest(wanted, CATALOG)}")
+        changes["strategy"] = StrategySpec.read({"name": wanted})
+        return
+    if isinstance(wanted, type):
+        raise BadInput(f"strategy = {wanted.__name__} is a class; give {wanted.__name__}()")
+    refuse_non_strategy(wanted, f"strategy = {shown(wanted)}")
+    method = method_of(wanted)
+    if method is not None:
+        named = StrategySpec(method.base.name, spec_settings_of(wanted))
+        if named.make() == wanted:
+            changes["strategy"] = named
             return
-        if isinstance(wanted, str):
-            if wanted not in CATALOG and not is_plugin(wanted):
-                raise BadInput(f"strategy = {wanted!r} is unknown; {nearest(wanted, CATALOG)}")
-            self._tables["strategy"] = {"name": wanted}
-            return
-        if isinstance(wanted, type):
-            raise BadInput(f"strategy = {wanted.__name__} is a class; give {wanted.__name__}()")
-        refuse_non_strategy(wanted, f"strategy = {shown(wanted)}")
-        method = method_of(wanted)
-        if method is not None:
-            named = {"name": method.base.name, **spec_settings_of(wanted)}
-            if Spec.from_dict({"strategy": named}).make_strategy() == wanted:
-                self._tables["strategy"] = named
-                return
-        self._parts["strategy"] = wanted
+    parts["strategy"] = wanted
 
-    def data(self, wanted: Any, test: Any) -> None:
-        if isinstance(wanted, str | os.PathLike):
-            is_file = not isinstance(wanted, str) or wanted.endswith(".npz")
-            path = {"name": "npz", "path": str(Path(wanted).absolute())}
-            self._tables["data"] = path if is_file else {"name": wanted}
-        elif isinstance(wanted, DataSpec):
-            self._tables["data"] = _table(wanted)
-        elif wanted is not None:
-            self._parts["data"] = wanted
-        if test is not None:
-            self._parts["test"] = test
 
-    def partition(self, wanted: Any, local_test: float | None) -> None:
-        self._partition(wanted)
-        if local_test is not None:
-            self._tables["partition"]["local_test"] = local_test
+def _choose_data(wanted: Any, test: Any, changes: dict[str, Any], parts: dict[str, Any]) -> None:
+    if isinstance(wanted, str | os.PathLike):
+        is_file = not isinstance(wanted, str) or wanted.endswith(".npz")
+        path = str(Path(wanted).absolute())
+        changes["data"] = DataSpec("npz", path) if is_file else DataSpec(str(wanted))
+    elif isinstance(wanted, DataSpec):
+        changes["data"] = wanted
+    elif wanted is not None:
+        parts["data"] = wanted
+    if test is not None:
+        parts["test"] = test
 
-    def _partition(self, wanted: Any) -> None:
-        if wanted is None:
-            return
-        if names_clients(self._parts.get("data")):
+
+def _partition(
+    base: Spec, wanted: Any, local_test: float | None, parts: dict[str, Any]
+) -> Partition:
+    if wanted is not None and names_clients(parts.get("data")):
+        raise BadInput(
+            "the data say which client holds each sample, and a partition is given too; leave "
+            "the partition out, or give one dataset without clients"
+        )
+    chosen = base.partition
+    if isinstance(wanted, Partition):
+        chosen = wanted
+    elif any(wanted is way for way in PARTITIONS):
+        raise BadInput(f"partition = {wanted.__name__}: write fedraw.{wanted.__name__}(...)")
+    elif callable(wanted) and not isinstance(wanted, type):
+        _refuse_signature("partition", wanted, "labels", "classes", "rng")
+        parts["partition"] = wanted
+    elif isinstance(wanted, list | tuple | np.ndarray | Mapping):
+        parts["partition"] = wanted if isinstance(wanted, Mapping) else list(wanted)
+    elif wanted is not None:
+        raise BadInput(
+            f"partition = {shown(wanted)} is not a partition; give fedraw.Coverage(...), "
+            "fedraw.Dirichlet(...), fedraw.IID(...) or fedraw.ByColumn(...), a function, or "
+            "the samples of each client"
+        )
+    return _changed(chosen, {"local_test": local_test})
+
+
+def _speeds(base: Spec, wanted: Any, arrivals: str | None, parts: dict[str, Any]) -> Speeds:
+    chosen, ways = base.speeds, {way.__name__: way for way in SPEEDS}
+    if isinstance(wanted, Speeds):
+        chosen = wanted
+    elif isinstance(wanted, str) and wanted.capitalize() in ways:
+        raise BadInput(f"speeds = {wanted!r}: write fedraw.{wanted.capitalize()}(...)")
+    elif any(wanted is way for way in SPEEDS):
+        raise BadInput(f"speeds = {wanted.__name__}: write fedraw.{wanted.__name__}(...)")
+    elif isinstance(wanted, str | os.PathLike):
+        if not Path(wanted).exists():
             raise BadInput(
-                "the data say which client holds each sample, and a partition is given too; leave "
-                "the partition out, or give one dataset without clients"
+                f"speeds = {str(wanted)!r} is not the path of a trace; give such a path, "
+                "fedraw.Correlated(), fedraw.Uniform(), fedraw.Equal() or fedraw.Ratio(10), or "
+                "the seconds of each client"
             )
-        if isinstance(wanted, PARTITIONS):
-            self._tables["partition"] = wanted.to_dict()
-        elif callable(wanted) and not isinstance(wanted, type):
-            _refuse_signature("partition", wanted, "labels", "classes", "rng")
-            self._parts["partition"] = wanted
-        elif isinstance(wanted, list | tuple | np.ndarray | Mapping):
-            self._parts["partition"] = wanted if isinstance(wanted, Mapping) else list(wanted)
-        else:
-            raise BadInput(
-                f"partition = {shown(wanted)} is not a partition; give fedraw.Coverage(...), "
-                "fedraw.Dirichlet(...), fedraw.IID(...) or fedraw.ByColumn(...), a function, or "
-                "the samples of each client"
-            )
+        chosen = Speeds(chosen.kind, arrivals="recorded", trace=str(Path(wanted).absolute()))
+    elif hasattr(wanted, "__len__"):
+        parts["speeds"] = wanted
+    elif wanted is not None:
+        raise BadInput(
+            f"speeds = {shown(wanted)} are not speeds; give fedraw.Correlated(), "
+            "fedraw.Uniform(), fedraw.Equal() or fedraw.Ratio(10), the seconds of each client, "
+            "or the path of a trace"
+        )
+    if arrivals is not None and "speeds" not in parts:
+        raise BadInput(
+            f"arrivals = {arrivals!r} goes with the seconds of each client; write for "
+            f"example fedraw.Uniform(arrivals={arrivals!r})"
+        )
+    return _changed(chosen, {"arrivals": arrivals})
 
-    def speeds(self, wanted: Any, arrivals: str | None) -> None:
-        self._speeds(wanted)
-        if arrivals is not None:
-            if "speeds" not in self._parts:
-                raise BadInput(
-                    f"arrivals = {arrivals!r} goes with the seconds of each client; write for "
-                    f"example fedraw.Uniform(arrivals={arrivals!r})"
-                )
-            self._tables["speeds"]["arrivals"] = arrivals
 
-    def _speeds(self, wanted: Any) -> None:
-        if wanted is None:
-            return
-        if isinstance(wanted, SPEEDS):
-            self._tables["speeds"] = wanted.to_dict()
-        elif isinstance(wanted, str) and wanted in {kind.kind for kind in SPEEDS}:
-            raise BadInput(f"speeds = {wanted!r}: write fedraw.{wanted.capitalize()}(...)")
-        elif isinstance(wanted, str | os.PathLike):
-            if not Path(wanted).exists():
-                raise BadInput(
-                    f"speeds = {str(wanted)!r} is not the path of a trace; give such a path, "
-                    "fedraw.Correlated(), fedraw.Uniform(), fedraw.Equal() or fedraw.Ratio(10), or "
-                    "the seconds of each client"
-                )
-            trace = str(Path(wanted).absolute())
-            kind = self._tables["speeds"]["kind"]
-            self._tables["speeds"] = {"kind": kind, "arrivals": "recorded", "trace": trace}
-        elif hasattr(wanted, "__len__"):
-            self._parts["speeds"] = wanted
-        else:
-            raise BadInput(
-                f"speeds = {shown(wanted)} are not speeds; give fedraw.Correlated(), "
-                "fedraw.Uniform(), fedraw.Equal() or fedraw.Ratio(10), the seconds of each client, "
-                "or the path of a trace"
-            )
+def _training(base: Spec, wanted: Mapping[str, Any], parts: dict[str, Any]) -> Training:
+    """Return the section [training]: the model, and how clients train it."""
+    changes: dict[str, Any] = {"device": wanted.get("device")}
+    model, weights, train = (wanted.get(key) for key in ("model", "weights", "train"))
+    chosen = base.training
+    if isinstance(model, str):
+        chosen = replace(chosen, model=model, stem=None)
+    elif model is not None:
+        parts["model"] = model_factory(model)
+    if weights is not None:
+        changes["weights"] = weights if weights == IMAGENET else str(_path("weights", weights))
+    if train == "none":
+        changes["kind"] = "none"
+    elif isinstance(train, SGD):
+        own = {key: getattr(train, key) for key in keys(SGD)}
+        chosen = replace(chosen, **own, kind="sgd")
+    elif callable(train) and not isinstance(train, type):
+        _refuse_signature("train", train, "model", "data", "context")
+        parts["train"] = train
+        changes["kind"] = "sgd" if chosen.kind == "none" else None
+    elif train is not None:
+        raise BadInput(
+            f"train = {shown(train)} is not a way to train; give fedraw.SGD(...), a function "
+            'train(model, data, context), or "none"'
+        )
+    batch = wanted.get("batch")
+    if batch is not None and "train" not in parts:
+        raise BadInput(f"batch = {batch} is for a function; write fedraw.SGD(batch={batch})")
+    return _changed(chosen, {**changes, "batch": batch})
 
-    def model(self, wanted: Any, weights: Any, device: Any) -> None:
-        training = self._tables["training"]
-        if isinstance(wanted, str):
-            training["model"] = wanted
-            training.pop("stem", None)
-        elif wanted is not None:
-            self._parts["model"] = model_factory(wanted)
-        if weights is not None:
-            file = str(weights) if weights == "imagenet" else str(_path("weights", weights))
-            training["weights"] = file
-        if device is not None:
-            training["device"] = device
 
-    def train(self, wanted: Any, batch: int | None) -> None:
-        training = self._tables["training"]
-        if wanted == "none":
-            training["kind"] = "none"
-        elif isinstance(wanted, SGD):
-            training |= {key: plain(v) for key, v in asdict(wanted).items()} | {"kind": "sgd"}
-            if wanted.clip_norm is None:  # no spec says None
-                del training["clip_norm"]
-        elif callable(wanted) and not isinstance(wanted, type):
-            _refuse_signature("train", wanted, "model", "data", "context")
-            self._parts["train"] = wanted
-            if training["kind"] == "none":
-                training["kind"] = "sgd"
-        elif wanted is not None:
-            raise BadInput(
-                f"train = {shown(wanted)} is not a way to train; give fedraw.SGD(...), a function "
-                'train(model, data, context), or "none"'
-            )
-        if batch is not None:
-            if "train" not in self._parts:
-                raise BadInput(
-                    f"batch = {batch} is for a function; write fedraw.SGD(batch={batch})"
-                )
-            training["batch"] = plain(batch)
-
-    def metrics(self, wanted: Any, rare_labels: Any) -> None:
-        if rare_labels is not None:
-            if isinstance(rare_labels, str):
-                raise BadInput(f"rare_labels = {rare_labels!r} must be a list of labels")
-            self._tables.setdefault("metrics", {})["rare_labels"] = plain(rare_labels)
-        if wanted is None:
-            return
+def _metrics(base: Spec, wanted: Any, rare_labels: Any, parts: dict[str, Any]) -> Metrics:
+    if isinstance(rare_labels, str):
+        raise BadInput(f"rare_labels = {rare_labels!r} must be a list of labels")
+    if wanted is not None:
         if not isinstance(wanted, Mapping) or not all(map(callable, wanted.values())):
             raise BadInput(f"metrics = {shown(wanted)} must be functions by name, as a dict")
         for name, function in wanted.items():
             _refuse_metric_name(name)
             _refuse_signature(f"metrics[{name!r}]", function, "outputs", "targets")
-        self._parts["metrics"] = dict(wanted)
+        parts["metrics"] = dict(wanted)
+    return _changed(base.metrics, {"rare_labels": rare_labels})
 
-    def features(self, wanted: Any) -> None:
-        if wanted is None:
-            return
-        if isinstance(wanted, str):
-            self._tables["features"] = {"backbone": wanted}
-        elif isinstance(wanted, Features):
-            self._tables["features"] = _table(wanted)
-        elif (callable(wanted) or hasattr(wanted, "digest")) and not isinstance(wanted, type):
-            self._tables.pop("features", None)
-            self._parts["features"] = wanted
-        else:
-            raise BadInput(
-                f"features = {shown(wanted)} are not features; give fedraw.Features(...), "
-                '"convolutions", "relu", a torch module, or a function of a batch of samples'
-            )
 
-    def run(self, **wanted: Any) -> None:
-        given = {key: plain(value) for key, value in wanted.items() if value is not None}
-        if isinstance(given.get("seeds"), int):
-            given["seeds"] = [given["seeds"]]
-        events = given.get("events")
-        if isinstance(events, float) and math.isfinite(events) and events == int(events):
-            given["events"] = int(events)  # 1e4 is what people write
-        self._tables["run"] |= given
+def _choose_features(wanted: Any, changes: dict[str, Any], parts: dict[str, Any]) -> None:
+    if isinstance(wanted, str):
+        changes["features"] = Features.read({"backbone": wanted})
+    elif isinstance(wanted, Features):
+        changes["features"] = wanted
+    elif (callable(wanted) or hasattr(wanted, "digest")) and not isinstance(wanted, type):
+        changes["features"] = None
+        parts["features"] = wanted
+    elif wanted is not None:
+        raise BadInput(
+            f"features = {shown(wanted)} are not features; give fedraw.Features(...), "
+            '"convolutions", "relu", a torch module, or a function of a batch of samples'
+        )
 
-    def optional(self, name: str, section: Any, kind: type[Any]) -> None:
-        if section is None:
-            return
-        if not isinstance(section, kind):
-            raise BadInput(f"{name} = {shown(section)}: give fedraw.{kind.__name__}(...)")
-        self._tables[name] = _table(section)
+
+def _run_settings(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run, with one seed as a list, and 1e4 events as a whole number."""
+    given = {key: plain(value) for key, value in wanted.items()}
+    if isinstance(given["seeds"], int):
+        given["seeds"] = [given["seeds"]]
+    events = given["events"]
+    if isinstance(events, float) and math.isfinite(events) and events == int(events):
+        given["events"] = int(events)
+    return given
 
 
 # The columns of results and comparisons that are no metrics.
@@ -557,10 +525,6 @@ def _refuse_metric_name(name: Any) -> None:
             f"metrics has {name!r}, and tables give columns with {affixes[0]!r} another meaning; "
             "choose another name"
         )
-
-
-def _table(section: Any) -> dict[str, Any]:
-    return {key: plain(v) for key, v in asdict(section).items() if v is not None}
 
 
 def _callbacks(wanted: Any) -> list[Callback]:

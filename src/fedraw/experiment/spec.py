@@ -7,49 +7,40 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
-from fedraw.core.settings import read_settings, shown, type_hints
+from fedraw.core.settings import FILE, Settings, keys, shown, spec_keys
 from fedraw.errors import BadInput, MissingExtra, nearest
 from fedraw.eventlog.log_file import LOG
-from fedraw.experiment.conditions import Availability, Losses, Membership
-from fedraw.experiment.costs import Costs
 from fedraw.experiment.plugins import Plugins, holds_plugin, import_plugin
 from fedraw.experiment.sections import (
     IMAGENET,
-    OMITTED_AT_DEFAULT,
+    Availability,
     Calibration,
+    Costs,
     DataSpec,
     Drift,
     Features,
-    Kind,
     LabelNoise,
-    MetricsSpec,
+    Losses,
+    Membership,
+    Metrics,
     Misreport,
-    PartitionSpec,
-    RunSpec,
-    SpeedsSpec,
+    Partition,
+    Run,
+    Speeds,
     StrategySpec,
     Summaries,
-    TrainingSpec,
+    Training,
     is_plugin,
-)
-from fedraw.strategies.catalog import CATALOG, NOT_IN_SPECS, settings_of
+)  # fmt: skip
+from fedraw.strategies.catalog import CATALOG, settings_of
 from fedraw.strategies.protocol import Strategy
 
 VERSION = 1
-# Keys that hold the path of a file.
-_PATHS = (
-    "data.path",
-    "features.weights",
-    "speeds.trace",
-    "training.weights",
-    "availability.trace",
-    "membership.trace",
-    "costs.trace",
-)
 
 
 @dataclass(frozen=True)
@@ -66,8 +57,8 @@ class Spec:
 
     data: DataSpec = field(default_factory=DataSpec)
     features: Features | None = None
-    partition: PartitionSpec = field(default_factory=PartitionSpec)
-    speeds: SpeedsSpec = field(default_factory=SpeedsSpec)
+    partition: Partition = field(default_factory=Partition)
+    speeds: Speeds = field(default_factory=Speeds)
     availability: Availability | None = None
     losses: Losses | None = None
     membership: Membership | None = None
@@ -77,16 +68,16 @@ class Spec:
     label_noise: LabelNoise | None = None
     drift: Drift | None = None
     summaries: Summaries | None = None
-    training: TrainingSpec = field(default_factory=TrainingSpec)
+    training: Training = field(default_factory=Training)
     calibration: Calibration | None = None
-    metrics: MetricsSpec = field(default_factory=MetricsSpec)
-    run: RunSpec = field(default_factory=RunSpec)
+    metrics: Metrics = field(default_factory=Metrics)
+    run: Run = field(default_factory=Run)
     plugins: tuple[str, ...] = ()  # the user's own modules, which the sections may name
     plugin_folder: str | None = None  # the folder that is searched for them first
 
     def __post_init__(self) -> None:
-        for name, kind in _sections().items():
-            object.__setattr__(self, name, _section(name, getattr(self, name), kind))
+        for name, kind in sections().items():
+            _check_section(name, getattr(self, name), kind)
         for key, value in self._paths():
             _refuse_unwritable(key, value)
         if self.speeds.kind == "auto" and self.partition.rare_labels:
@@ -110,14 +101,12 @@ class Spec:
             )
         refuse_parts(tables.pop("parts", {}))
         modules = _plugins(tables)
-        sections = _sections()
+        known = sections()
         for name in tables:
-            if name not in sections:
-                raise BadInput(f"unknown section [{name}]; {nearest(name, sections)}")
+            if name not in known:
+                raise BadInput(f"unknown section [{name}]; {nearest(name, known)}")
         parts: dict[str, Any] = {
-            name: read_settings(sections[name], table, name)
-            for name, table in tables.items()
-            if name != "strategy"
+            name: known[name].read(table) for name, table in tables.items() if name != "strategy"
         }
         if "strategy" in tables:
             parts["strategy"] = StrategySpec.read(tables["strategy"], modules)
@@ -162,7 +151,7 @@ class Spec:
                 f"{folder} has no {LOG}; name the folder of a server, or of one seed of a run"
             )
         kind = "auto" if self.speeds.kind == "ratio" else self.speeds.kind
-        speeds = SpeedsSpec(kind, arrivals="recorded", trace=str(log))
+        speeds = Speeds(kind, arrivals="recorded", trace=str(log))
         if self.membership is not None:
             raise BadInput(f"membership says who joins and leaves, and so does {log}; leave it out")
         return Spec.from_dict(
@@ -192,31 +181,18 @@ class Spec:
     def to_dict(self) -> dict[str, Any]:
         """Return the nested tables that `from_dict` reads: with every default, and without None.
 
-        The settings in `OMITTED_AT_DEFAULT` are left out at their defaults.
+        A setting that was added later is left out at its default.
         """
-        raw = asdict(self)
-        plugins, folder = list(raw.pop("plugins")), raw.pop("plugin_folder")
-        for section, key in OMITTED_AT_DEFAULT:
-            table = raw[section]
-            if table and table[key] == getattr(type(getattr(self, section)), key):
-                del table[key]
+        given = {name: getattr(self, name) for name in sections()}
+        tables = {name: own.to_dict() for name, own in given.items() if own is not None}
         strategy = self.make_strategy()
-        settings = spec_settings_of(strategy) if is_dataclass(strategy) else self.strategy.settings
-        raw["strategy"] = {"name": self.strategy.name, **settings}
-        clean = {
-            section: {
-                key: list(value) if isinstance(value, tuple) else value
-                for key, value in table.items()
-                if value is not None
-            }
-            for section, table in raw.items()
-            if table is not None
-        }
+        if is_dataclass(strategy):
+            tables["strategy"] = {"name": self.strategy.name, **spec_settings_of(strategy)}
         return {
             "version": VERSION,
-            **({"plugins": plugins} if plugins else {}),
-            **({"plugin_folder": folder} if folder is not None else {}),
-            **{name: table for name, table in clean.items() if table},
+            **({"plugins": list(self.plugins)} if self.plugins else {}),
+            **({"plugin_folder": self.plugin_folder} if self.plugin_folder is not None else {}),
+            **{name: table for name, table in tables.items() if table},
         }
 
     def set_tables(self) -> dict[str, Any]:
@@ -236,7 +212,7 @@ class Spec:
 
     def _paths(self) -> Iterator[tuple[str, str]]:
         """Yield the keys that hold the path of a file, with their values."""
-        for key in _PATHS:
+        for key in _paths():
             section, name = key.split(".")
             value = getattr(getattr(self, section), name, None)
             if _is_path(value):
@@ -281,11 +257,10 @@ def naming(path: Path) -> Iterator[None]:
 
 def spec_settings_of(strategy: Strategy[Any]) -> dict[str, Any]:
     """Return the settings that a spec can hold; a user's own strategy may have other fields."""
-    return {
-        name: value
-        for name, value in settings_of(strategy).items()
-        if isinstance(value, str | int | float) and name not in NOT_IN_SPECS
-    }
+    own = settings_of(strategy)
+    if isinstance(strategy, Settings):
+        own = {name: own[name] for name in spec_keys(type(strategy)) if name in own}
+    return {name: value for name, value in own.items() if isinstance(value, str | int | float)}
 
 
 def parse_change(text: str) -> tuple[str, Any]:
@@ -357,7 +332,7 @@ def _change(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
         table = tables.setdefault(section, {})
         if not isinstance(table, dict):
             raise BadInput(f"{key}: {section} is not a table in this file")
-        is_path = key in _PATHS and _is_path(value)
+        is_path = key in _paths() and _is_path(value)
         table[name] = str(Path(value).absolute()) if is_path else value
 
 
@@ -397,22 +372,30 @@ def _is_path(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and value != IMAGENET
 
 
-def _sections() -> dict[str, Any]:
+@cache
+def sections() -> dict[str, Any]:
     """Return the dataclass of each section, without the None of optional sections."""
-    hints = {k: hint for k, hint in type_hints(Spec).items() if not k.startswith("plugin")}
-    return {name: next(iter(get_args(hint)), hint) for name, hint in hints.items()}
+    own = {name: key.kind for name, key in keys(Spec).items() if not name.startswith("plugin")}
+    return {name: next(iter(get_args(hint)), hint) for name, hint in own.items()}
 
 
-def _section(name: str, value: Any, kind: type[Any]) -> Any:
-    """Return a field of a spec as the section that it stands for, or refuse it."""
-    if isinstance(value, kind) or (value is None and name in _OPTIONAL):
-        return value
-    if isinstance(value, Kind) and value.section == name:
-        return read_settings(value.spec, value.to_dict(), name)
-    raise BadInput(
-        f"{name} = {shown(value)} is not a {kind.__name__}; create the spec with "
-        "fedraw.Spec.from_dict, or give keyword arguments to fedraw.simulate"
+@cache
+def _paths() -> tuple[str, ...]:
+    """Return the keys that hold the path of a file."""
+    return tuple(
+        f"{section}.{name}"
+        for section, kind in sections().items()
+        for name, key in keys(kind).items()
+        if FILE in key.rules
     )
+
+
+def _check_section(name: str, value: Any, kind: type[Any]) -> None:
+    if not isinstance(value, kind) and not (value is None and name in _OPTIONAL):
+        raise BadInput(
+            f"{name} = {shown(value)} is not a {kind.__name__}; create the spec with "
+            "fedraw.Spec.from_dict, or give keyword arguments to fedraw.simulate"
+        )
 
 
 def _plugins(tables: dict[str, Any]) -> Plugins:

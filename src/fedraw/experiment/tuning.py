@@ -19,7 +19,7 @@ from statistics import fmean
 from textwrap import wrap
 from typing import Any
 
-from fedraw.core.settings import shown
+from fedraw.core.settings import plain, shown
 from fedraw.core.table import Table
 from fedraw.core.text import several
 from fedraw.errors import BadInput, FedrawError, TrainingFailed, nearest
@@ -32,7 +32,6 @@ from fedraw.experiment.options import ExecutorKind, Options
 from fedraw.experiment.parts import NO_PARTS, Parts
 from fedraw.experiment.progress import ProgressLine
 from fedraw.experiment.result import SeedResult, accepted_nothing
-from fedraw.experiment.sections import plain
 from fedraw.experiment.simulate import choose, simulate
 from fedraw.experiment.spec import Spec, is_key, parse_value, refuse_parts, to_toml
 from fedraw.storage.files import atomic_write

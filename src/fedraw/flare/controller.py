@@ -10,7 +10,7 @@ import hashlib
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -31,7 +31,6 @@ from nvflare.apis.signal import Signal
 from nvflare.apis.wf_comm_spec import WFCommSpec
 from nvflare.app_common.app_constant import AppConstants
 
-from fedraw.core.settings import checked_settings
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, FedrawError
 from fedraw.flare.messages import FIELDS, Arrays, MessageCodec, Template, read_strategy
@@ -90,7 +89,7 @@ class FederationController(Controller):  # type: ignore[misc]
         self.strategy = strategy
         self.evaluate = evaluate
         self.statistics = statistics
-        read_settings(settings)
+        ServerSettings.read(settings, "settings")
         read_strategy(strategy)
         self._replies: SimpleQueue[tuple[str, Reply]] = SimpleQueue()
         self._waiting: tuple[str, Reply] | None = None  # a reply that is not handed in yet
@@ -271,7 +270,7 @@ class FederationController(Controller):  # type: ignore[misc]
 
     def _open(self, workspace: Path) -> None:
         table = {**self.settings, "folder": workspace / self.settings.get("folder", "federation")}
-        self._chosen = chosen = read_settings(table)
+        self._chosen = chosen = ServerSettings.read(table, "settings")
         model = find_function(self.model, "model")()
         template = Template.of(model, self.statistics)
         method = read_strategy(self.strategy)
@@ -313,11 +312,6 @@ def node_of(site: str) -> int:
     It depends only on the site's certified name, so it survives restarts.
     """
     return int.from_bytes(hashlib.sha256(site.encode()).digest()[:7])
-
-
-def read_settings(table: Mapping[str, Any]) -> ServerSettings:
-    """Return the settings of the server."""
-    return ServerSettings(**checked_settings(ServerSettings, table, "settings"))
 
 
 def find_function(path: str, key: str) -> Callable[..., Any]:

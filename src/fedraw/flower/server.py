@@ -22,7 +22,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedraw.core.json_log import JsonFormatter
-from fedraw.core.settings import alternatives, checked_settings, read_settings, type_hints
+from fedraw.core.settings import alternatives, checked_settings, keys
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, FedrawError, FolderUnavailable
 from fedraw.flower.loop import run_federation
@@ -203,7 +203,7 @@ def read_server_settings(
     train = {**chosen.get(TRAIN, {}), **tables[TRAIN]}
     more = {TRAIN: train, TRAIN_AT: at, **_private_summaries(tables[SUMMARIES])}
     if noise := _underscored(tables[UPDATE_PRIVACY]):
-        more[UPDATE_PRIVACY] = read_settings(UpdatePrivacy, noise, f"{SECTION}.{UPDATE_PRIVACY}")
+        more[UPDATE_PRIVACY] = UpdatePrivacy.read(noise, f"{SECTION}.{UPDATE_PRIVACY}")
     return ServerSettings(**{**chosen, **more})
 
 
@@ -213,7 +213,7 @@ def _private_summaries(table: Mapping[str, Any]) -> dict[str, Any]:
     if not own:
         return {}
     labels = _names(own.pop("labels", ""))
-    return {SUMMARIES: read_settings(Privacy, own, f"{SECTION}.{SUMMARIES}"), "labels": labels}
+    return {SUMMARIES: Privacy.read(own, f"{SECTION}.{SUMMARIES}"), "labels": labels}
 
 
 def read_strategy(run_config: Mapping[str, Any]) -> Any:
@@ -260,10 +260,11 @@ def _underscored(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(kind: Any, table: Mapping[str, Any], section: str) -> dict[str, Any]:
     """Check the values, after splitting strings where the dataclass has a list."""
-    hints = type_hints(kind)
+    known = keys(kind)
 
     def is_list(key: str) -> bool:
-        return any(get_origin(kind) is tuple for kind in alternatives(hints.get(key)))
+        own = known.get(key)
+        return any(get_origin(kind) is tuple for kind in alternatives(own and own.kind))
 
     split = {key: _names(value) if is_list(key) else value for key, value in table.items()}
     return checked_settings(kind, split, section)

@@ -5,18 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
+from fedraw.core.settings import (
+    COUNT,
+    LATER,
+    PROBABILITY,
+    BadSetting,
+    Range,
+    Settings,
+    With,
+    above,
+    at_least,
+)  # fmt: skip
 from fedraw.core.types import Ints, Vector
-from fedraw.errors import BadInput
 from fedraw.learning.losses import CROSS_ENTROPY, Loss, Prior, logit_shift
 
 Schedule = Literal["constant", "cosine", "step"]
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(Settings):
     """Local training with mini-batch SGD.
 
     A step with the gradient g of the loss at the parameters x is
@@ -52,59 +61,30 @@ class SGD:
 
     """
 
-    epochs: int = 2
-    batch: int = 16
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    nesterov: bool = False
-    schedule: Schedule = "constant"
-    lr_decay: float = 0.1
-    clip_norm: float | None = None
-    label_smoothing: float = 0.0
-    loss: Loss = "cross-entropy"
-    tau: float = 1.0
-    prior: Prior = "local"
+    epochs: Annotated[int, COUNT] = 2
+    batch: Annotated[int, COUNT] = 16
+    lr: Annotated[float, above(0)] = 0.1
+    momentum: Annotated[float, PROBABILITY] = 0.0
+    weight_decay: Annotated[float, at_least(0)] = 0.0
+    nesterov: Annotated[bool, LATER] = False
+    schedule: Annotated[Schedule, LATER] = "constant"
+    lr_decay: Annotated[float, With("schedule", ("step",)), Range(0, 1, open_low=True), LATER] = 0.1
+    clip_norm: Annotated[float | None, above(0)] = None
+    label_smoothing: Annotated[float, PROBABILITY, LATER] = 0.0
+    loss: Annotated[Loss, LATER] = CROSS_ENTROPY
+    tau: Annotated[float, With("loss", ("fedlc", "logit-adjusted")), at_least(0), LATER] = 1.0
+    prior: Annotated[Prior, With("loss", ("logit-adjusted",)), LATER] = "local"
 
-    def __post_init__(self) -> None:
-        numbers = ("lr", "momentum", "weight_decay", "lr_decay", "clip_norm", "label_smoothing")
-        for key in (*numbers, "tau"):
-            value = getattr(self, key)
-            is_number = isinstance(value, Real) or (key == "clip_norm" and value is None)
-            _require(is_number, key, value, "a number")
-        for key in ("epochs", "batch"):
-            value = getattr(self, key)
-            _require(isinstance(value, int) and value >= 1, key, value, "a whole number from 1")
-        _require(0 < self.lr < math.inf, "lr", self.lr, "a number above 0")
-        _require(0 <= self.momentum < 1, "momentum", self.momentum, "in [0, 1)")
-        decay, clip = self.weight_decay, self.clip_norm
-        _require(0 <= decay < math.inf, "weight_decay", decay, "0 or a number above")
-        for key, kind in (("schedule", Schedule), ("loss", Loss), ("prior", Prior)):
-            value, known = getattr(self, key), get_args(kind)
-            _require(value in known, key, value, f"one of {', '.join(known)}")
-        _require(0 < self.lr_decay <= 1, "lr_decay", self.lr_decay, "above 0 and at most 1")
-        positive = clip is None or 0 < clip < math.inf
-        _require(positive, "clip_norm", clip, "a number above 0")
-        smoothing = self.label_smoothing
-        _require(0 <= smoothing < 1, "label_smoothing", smoothing, "in [0, 1)")
+    def validate(self) -> None:
+        """Refuse settings that would have no effect or contradict one another."""
         if self.nesterov and not self.momentum:
-            raise BadInput("nesterov = true needs momentum; set momentum, for example to 0.9")
-        self._check_loss()
-
-    def _check_loss(self) -> None:
-        """Refuse settings of the loss that would have no effect or contradict one another."""
-        _require(0 <= self.tau < math.inf, "tau", self.tau, "0 or a number above")
-        if self.loss == CROSS_ENTROPY and self.tau != SGD.tau:
-            raise BadInput("tau goes with loss = 'fedlc' or 'logit-adjusted'; set the loss")
-        if self.loss != "logit-adjusted" and self.prior != SGD.prior:
-            raise BadInput(
-                f"prior = {self.prior!r} goes with loss = 'logit-adjusted', not with "
-                f"{self.loss!r}; set the loss"
+            raise BadSetting(
+                f"{self.named('nesterov')} = true needs momentum; set momentum, for example to 0.9"
             )
         if self.loss != CROSS_ENTROPY and self.label_smoothing:
-            raise BadInput(
-                f"label_smoothing = {self.label_smoothing} gives weight to labels that loss = "
-                f"{self.loss!r} masks; leave one of them out"
+            self.refuse(
+                "label_smoothing",
+                f"gives weight to labels that loss = {self.loss!r} masks; leave one of them out",
             )
 
     def shift(
@@ -148,8 +128,3 @@ class SGD:
         if self.schedule == "step":
             return self.lr * self.lr_decay ** ((progress >= 0.5) + (progress >= 0.75))
         return self.lr
-
-
-def _require(holds: bool, key: str, value: object, wanted: str) -> None:
-    if not holds:
-        raise BadInput(f"{key} = {value!r} is not possible; it must be {wanted}")

@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from fedraw.core.removed import removal
-from fedraw.core.settings import one_of
+from fedraw.core.settings import BadSetting, Range, Settings, above
 from fedraw.errors import BadInput, MissingExtra
 
 Mechanism = Literal["randomised-response"]
@@ -22,7 +21,7 @@ LEAST, MOST = 1e-6, 20.0
 
 
 @dataclass(frozen=True)
-class Privacy:
+class Privacy(Settings):
     """The mechanism by which clients report their labels and their rarity scores.
 
     With randomised response, each client sends its presence bits, flipped at random, at `epsilon`.
@@ -37,21 +36,16 @@ class Privacy:
     """
 
     mechanism: Mechanism
-    epsilon: float | None = None
+    epsilon: Annotated[float | None, above(0)] = None
     unit: Unit = "client"
-    score_epsilon: float | None = None
+    score_epsilon: Annotated[float | None, Range(LEAST, MOST)] = None
 
-    def __post_init__(self) -> None:
-        if gone := removal("summaries.mechanism", self.mechanism):
-            raise BadInput(gone)
-        one_of("mechanism", self.mechanism, get_args(Mechanism))
-        one_of("unit", self.unit, get_args(Unit))
+    def validate(self) -> None:
+        """Refuse a mechanism without a budget."""
         if self.epsilon is None:
-            raise BadInput("epsilon is missing; randomised response needs a value such as 2")
-        if not _positive(self.epsilon):
-            raise BadInput(f"epsilon = {self.epsilon!r} must be a positive number")
-        if self.score_epsilon is not None:
-            check_epsilon(self.score_epsilon, "score_epsilon")
+            raise BadSetting(
+                f"{self.named('epsilon')} is missing; randomised response needs a value such as 2"
+            )
 
     def epsilon_per_bit(self, labels: int) -> float:
         """Return the epsilon of one presence bit, given the number of labels."""
@@ -59,7 +53,7 @@ class Privacy:
         own = self.epsilon / labels if self.unit == "client" else self.epsilon
         if not LEAST <= own <= MOST:
             raise BadInput(
-                f"epsilon = {self.epsilon!r} is {own:g} for each of {labels} labels; that must be "
+                f"epsilon = {self.epsilon:g} is {own:g} for each of {labels} labels; that must be "
                 f"from {LEAST:g} to {MOST:g}"
             )
         return float(own)

@@ -14,18 +14,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from math import inf, isfinite, sqrt
+from math import inf, sqrt
+from typing import Annotated
 
 import numpy as np
 
-from fedraw.core.settings import positive
+from fedraw.core.settings import Range, Settings, above, at_least
 from fedraw.core.types import Vector
-from fedraw.errors import BadInput
 from fedraw.privacy.budget import opendp
 
 
 @dataclass(frozen=True)
-class UpdatePrivacy:
+class UpdatePrivacy(Settings):
     """The norm C to which updates are clipped, the noise multiplier z, and δ of the accountant.
 
     >>> privacy = UpdatePrivacy(clip=5.0, noise=0.0)
@@ -33,16 +33,9 @@ class UpdatePrivacy:
     [3.0, 4.0]
     """
 
-    clip: float
-    noise: float  # in multiples of `clip`; 0 means clipping without noise
-    delta: float = 1e-5
-
-    def __post_init__(self) -> None:
-        positive("clip", self.clip)
-        if self.noise < 0 or not isfinite(self.noise):
-            raise BadInput(f"noise = {self.noise} must be a finite number of at least 0")
-        if not 0 < self.delta < 1:
-            raise BadInput(f"delta = {self.delta} must be between 0 and 1")
+    clip: Annotated[float, above(0)]
+    noise: Annotated[float, at_least(0)]  # in multiples of `clip`; 0 means clipping without noise
+    delta: Annotated[float, Range(0, 1, open_low=True, open_high=True)] = 1e-5
 
     def protect(self, change: Vector, rng: np.random.Generator) -> Vector:
         """Return the clipped change with noise; the input is not modified."""

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from fedraw.core.settings import at_least, one_of, positive, whole
+from fedraw.core.settings import COUNT, Settings, above, at_least, one_of
 from fedraw.errors import BadInput
 from fedraw.eventlog.measures import QUALITY
 from fedraw.privacy.budget import Privacy
 from fedraw.privacy.updates import UpdatePrivacy
 
-LOG_FORMATS = ("text", "json")
 # Keys of a training's settings that the server sets itself.
 RESERVED = frozenset({"server-round", "proximal-mu"})
 
 
 @dataclass(frozen=True)
-class ServerSettings:
+class ServerSettings(Settings):
     """The settings of a server. Times are in seconds; None means no limit."""
 
     folder: Path = Path("federation")
 
     # Training begins with this many sites, and ends when the first of these limits is reached.
-    min_clients: int = 2
-    arrivals: int | None = None
-    seconds: float | None = None
+    min_clients: Annotated[int, COUNT] = 2
+    arrivals: Annotated[int | None, COUNT] = None
+    seconds: Annotated[float | None, above(0)] = None
     target: float | None = None
     target_metric: str = "GlobalAcc"  # or any metric that the server or the sites report
     target_below: bool = False  # whether the target is an upper bound, as it is for a loss
@@ -55,60 +53,50 @@ class ServerSettings:
     sites: tuple[str, ...] = ()
     pinned: bool = False  # with node authentication: a key always belongs to the same site
 
-    deadline: float = 3600.0  # for one training
-    back_off: float = 30.0  # the pause after a failure; each further failure doubles it
-    patience: int = 5  # failures in a row that lead to quarantine
-    quarantine: float = 3600.0
-    absence: float = 60.0  # how long a node may be offline before its site leaves
+    deadline: Annotated[float, above(0)] = 3600.0  # for one training
+    # The pause after a failure; each further failure doubles it.
+    back_off: Annotated[float, above(0)] = 30.0
+    patience: Annotated[int, COUNT] = 5  # failures in a row that lead to quarantine
+    quarantine: Annotated[float, above(0)] = 3600.0
+    # How long a node may be offline before its site leaves.
+    absence: Annotated[float, at_least(0)] = 60.0
 
-    max_staleness: int | None = None  # in versions
+    max_staleness: Annotated[int | None, COUNT] = None  # in versions
     norm_bound: float = 10.0  # a multiple of the median norm; see admission.check_norm
 
-    evaluate_every: int = 20  # accepted updates between two evaluations; 0: only at the end
+    # Accepted updates between two evaluations; 0: only at the end.
+    evaluate_every: Annotated[int, at_least(0)] = 20
     federated_evaluation: bool = False
-    snapshot_every: float = 60.0
-    rollback_points: int = 4  # older snapshots that are kept for `fedraw server rollback`
-    poll: float = 0.5
+    snapshot_every: Annotated[float, above(0)] = 60.0
+    # Older snapshots that are kept for `fedraw server rollback`.
+    rollback_points: Annotated[int, at_least(0)] = 4
+    poll: Annotated[float, above(0)] = 0.5
 
     keep_best: str = ""  # a metric; the model with its best value is kept as well
 
-    progress_every: float = 60.0  # between two progress lines on the console
-    log_format: str = "text"  # of the console: text or json
+    progress_every: Annotated[float, above(0)] = 60.0  # between two progress lines on the console
+    log_format: Literal["text", "json"] = "text"  # of the console
 
-    def __post_init__(self) -> None:
-        whole("min_clients", self.min_clients)
+    def validate(self) -> None:
+        """Refuse settings that contradict each other, and a federation without an end."""
         if self.sites and self.min_clients > len(self.sites):
-            raise BadInput(
-                f"min_clients = {self.min_clients}, but only {len(self.sites)} sites may take "
-                "part; add names to sites, or lower min_clients"
+            self.refuse(
+                "min_clients",
+                f"is above the number of sites that may take part, {len(self.sites)}; add names to "
+                "sites, or lower min_clients",
             )
-        for name in ("arrivals", "max_staleness"):
-            value = getattr(self, name)
-            if value is not None:
-                whole(name, value)
-        if self.seconds is not None:
-            positive("seconds", self.seconds)
-        if self.target is not None and not isfinite(self.target):
-            raise BadInput(f"target = {self.target} must be a finite number")
         if not self.target_metric:
-            raise BadInput("target_metric is empty; name a metric, such as GlobalAcc or AvgRare")
+            self.refuse("target_metric", "is empty; name a metric, such as GlobalAcc or AvgRare")
         check_train_config(self.train, "train")
         for site, own in self.train_at.items():
             check_train_config(own, f"train_at.{site}")
-        for name in ("deadline", "back_off", "quarantine", "snapshot_every", "poll"):
-            positive(name, getattr(self, name))
-        positive("progress_every", self.progress_every)
         if self.keep_best:
             one_of("keep_best", self.keep_best, QUALITY)
-        one_of("log_format", self.log_format, LOG_FORMATS)
-        at_least("absence", self.absence, 0)
-        whole("patience", self.patience)
-        at_least("evaluate_every", self.evaluate_every, 0)
-        at_least("rollback_points", self.rollback_points, 0)
         if self.norm_bound <= 1:
-            raise BadInput(
-                f"norm_bound = {self.norm_bound} would refuse ordinary updates; it is a multiple "
-                "of the median norm, so set it above 1"
+            self.refuse(
+                "norm_bound",
+                "would refuse ordinary updates; it is a multiple of the median norm, so set it "
+                "above 1",
             )
         limits = (self.arrivals, self.seconds, self.target)
         if limits == (None, None, None) and not self.feature_map:

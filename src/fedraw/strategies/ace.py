@@ -16,9 +16,9 @@ over all clients, so η = 0.1 moves it as far per arrival as MIFA does with K = 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from fedraw.core.settings import one_of
+from fedraw.core.settings import above
 from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 
@@ -26,13 +26,12 @@ from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 class ACE(CachedMethod):
     """ACE; `server_lr` is η, and `init` says what happens until every client has sent an update."""
 
-    server_lr: float = 0.1
+    server_lr: Annotated[float, above(0)] = 0.1
     init: Literal["zero", "wait"] = "zero"
 
     @property
     def rule(self) -> CacheRule:
         """The choice of β, p and the other parameters of the engine."""
-        one_of("init", self.init, ("zero", "wait"))
         return CacheRule(
             1,
             self.server_lr,

@@ -24,11 +24,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
-from fedraw.core.settings import one_of
+from fedraw.core.settings import Settings, above, at_least
 from fedraw.core.types import ClientId
-from fedraw.errors import BadInput
 from fedraw.strategies.cached_steps import (
     CachedState,
     CacheRule,
@@ -58,22 +57,12 @@ class ACEDState(CachedState):
 
 
 @dataclass(frozen=True)
-class ACED:
+class ACED(Settings):
     """ACED; `server_lr` is η, `tau_algo` is τ, and `age` is one of the two readings of age."""
 
-    server_lr: float = 0.1
-    tau_algo: int | Literal["clients"] = "clients"
+    server_lr: Annotated[float, above(0)] = 0.1
+    tau_algo: Annotated[int | Literal["clients"], at_least(0)] = "clients"
     age: Literal["contact", "start"] = "contact"
-
-    def __post_init__(self) -> None:
-        one_of("age", self.age, ("contact", "start"))
-        tau = self.tau_algo
-        if tau != "clients" and (not isinstance(tau, int) or isinstance(tau, bool) or tau < 0):
-            raise BadInput(
-                f"tau_algo = {tau!r} must be a whole number, at least 0, or 'clients' (the number "
-                "of clients)"
-            )
-        self._rule  # noqa: B018 - refuses impossible settings
 
     @cached_property
     def _rule(self) -> CacheRule:

@@ -19,10 +19,11 @@ all clients have the same weight, and the client gets the model after the step.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from fedraw.core.aggregation import RunningSum, Term
 from fedraw.core.federation import Federation
-from fedraw.core.settings import whole
+from fedraw.core.settings import COUNT, Settings
 from fedraw.core.types import ClientId, Vector
 from fedraw.strategies.protocol import (
     Arrived,
@@ -64,13 +65,10 @@ class AREAState:
 
 
 @dataclass(frozen=True)
-class AREA:
+class AREA(Settings):
     """AREA; the server keeps each client's last model."""
 
-    buffer: int = 10
-
-    def __post_init__(self) -> None:
-        whole("buffer", self.buffer)
+    buffer: Annotated[int, COUNT] = 10
 
     @property
     def needs(self) -> Needs:

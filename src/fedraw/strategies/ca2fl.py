@@ -15,9 +15,9 @@ a client that leaves is dropped. N is the number of members.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from fedraw.core.settings import one_of
+from fedraw.core.settings import COUNT, above
 from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 
@@ -25,14 +25,13 @@ from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 class CA2FL(CachedMethod):
     """CA2FL; `server_lr` is η, and `refresh` says when h_i takes the newest difference."""
 
-    buffer: int = 10
-    server_lr: float = 1.0
+    buffer: Annotated[int, COUNT] = 10
+    server_lr: Annotated[float, above(0)] = 1.0
     refresh: Literal["round-start", "arrival"] = "round-start"
 
     @property
     def rule(self) -> CacheRule:
         """The choice of β, p and the other parameters of the engine."""
-        one_of("refresh", self.refresh, ("round-start", "arrival"))
         return CacheRule(
             self.buffer, self.server_lr, repeated=self.refresh, single_statistics="mean"
         )

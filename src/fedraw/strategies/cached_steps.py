@@ -30,7 +30,7 @@ import numpy as np
 
 from fedraw.core.aggregation import BLOCK, RunningSum, Term
 from fedraw.core.federation import Federation
-from fedraw.core.settings import between, one_of, positive, whole
+from fedraw.core.settings import Settings
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update
 from fedraw.strategies.protocol import (
@@ -82,15 +82,6 @@ class CacheRule:
     wait: bool = False
     cutoff: int = 50
     single_statistics: Literal["newest", "mean"] = "newest"
-
-    def __post_init__(self) -> None:
-        whole("buffer", self.buffer)
-        positive("server_lr", self.server_lr)
-        between("beta", self.beta, 0, 1)
-        one_of("participation", self.participation, ("buffer", "certain", "estimated"))
-        one_of("refresh", self.repeated, ("round-start", "arrival", "newest"))
-        one_of("average", self.average, ("members", "heard"))
-        whole("cutoff", self.cutoff)
 
     @property
     def replaces_at_once(self) -> bool:
@@ -164,16 +155,13 @@ class CachedState:
 S = TypeVar("S", bound=CachedState)
 
 
-class CachedMethod(ABC):
+class CachedMethod(Settings, ABC):
     """A method of the family: its fields are its settings, which `rule` turns into a CacheRule."""
 
     @property
     @abstractmethod
     def rule(self) -> CacheRule:
         """The choice of β, p and the other parameters of the engine."""
-
-    def __post_init__(self) -> None:
-        self._rule  # noqa: B018 - refuses impossible settings
 
     @cached_property
     def _rule(self) -> CacheRule:

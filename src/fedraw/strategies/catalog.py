@@ -10,10 +10,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin
 
 from fedraw.core.layout import Layout
 from fedraw.core.removed import removal
+from fedraw.core.settings import keys, spec_keys
 from fedraw.errors import BadInput, nearest
 from fedraw.strategies.ace import ACE
 from fedraw.strategies.aced import ACED
@@ -63,8 +64,6 @@ ADDING = (0.04, 0.13)
 # paper leaves open.
 Source = Literal["the paper", "its authors' code", "third-party code", "this project"]
 
-# Settings that a spec does not have, because the data and the training determine them.
-NOT_IN_SPECS = ("classes", "lr")
 # What clients send (`Needs.sends`), in words.
 SENT = {"model": "models", "delta": "differences", "sums": "sums"}
 
@@ -160,7 +159,7 @@ class Method:
         >>> CATALOG["fedbuff"].spec_settings["buffer"]
         10
         """
-        defaults = {f.name: f.default for f in fields(self.factory) if f.name not in NOT_IN_SPECS}
+        defaults = {name: key.default for name, key in spec_keys(self.factory).items()}
         return {**defaults, **self.defaults, **self.preset}
 
     @property
@@ -189,8 +188,8 @@ class Method:
         >>> CATALOG["fedbuff"].setting_types["staleness"]
         '"none" | "polynomial"'
         """
-        hints = get_type_hints(self.factory)
-        return {name: _type_text(hints[name]) for name in self.spec_settings}
+        known = keys(self.factory)
+        return {name: _type_text(known[name].kind) for name in self.spec_settings}
 
     def make(self, settings: Mapping[str, Any] | None = None) -> Strategy[Any]:
         """Return the strategy with these settings and defaults for the others.

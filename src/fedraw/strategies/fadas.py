@@ -19,14 +19,14 @@ coordinate that has never moved is 0, even with ε = 0.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
 from fedraw.core.aggregation import BLOCK, RunningSum
 from fedraw.core.federation import Federation
-from fedraw.core.settings import at_least, between, positive, whole
+from fedraw.core.settings import COUNT, PROBABILITY, Settings, above, at_least
 from fedraw.core.types import ClientId, Vector
-from fedraw.errors import BadInput
 from fedraw.strategies.protocol import (
     Arrived,
     Contents,
@@ -63,26 +63,16 @@ class FADASState:
 
 
 @dataclass(frozen=True)
-class FADAS:
+class FADAS(Settings):
     """FADAS; `server_lr` is η, and `beta1`, `beta2` and `eps` are those of AMSGrad."""
 
-    buffer: int = 10
-    server_lr: float = 0.001
-    beta1: float = 0.9
-    beta2: float = 0.99
-    eps: float = 1e-8
-    tau_c: int = 1
+    buffer: Annotated[int, COUNT] = 10
+    server_lr: Annotated[float, above(0)] = 0.001
+    beta1: Annotated[float, PROBABILITY] = 0.9
+    beta2: Annotated[float, PROBABILITY] = 0.99
+    eps: Annotated[float, at_least(0)] = 1e-8
+    tau_c: Annotated[int, COUNT] = 1
     corrected: bool = False
-
-    def __post_init__(self) -> None:
-        whole("buffer", self.buffer)
-        positive("server_lr", self.server_lr)
-        for name in ("beta1", "beta2"):
-            between(name, getattr(self, name), 0, 1)
-            if getattr(self, name) == 1:
-                raise BadInput(f"{name} = 1 never takes in an update; use a number below 1")
-        at_least("eps", self.eps, 0)
-        whole("tau_c", self.tau_c)
 
     @property
     def needs(self) -> Needs:

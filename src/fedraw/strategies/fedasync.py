@@ -11,14 +11,14 @@ default 0, so that all methods train with the same local loss.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
 from fedraw.core.federation import Federation
-from fedraw.core.settings import at_least, between, one_of, refuse_unused
+from fedraw.core.settings import Range, Settings, With, at_least
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.weighting import Staleness, staleness_discount
-from fedraw.errors import BadInput
 from fedraw.strategies.protocol import (
     Arrived,
     Contents,
@@ -48,27 +48,15 @@ class FedAsyncState:
 
 
 @dataclass(frozen=True)
-class FedAsync:
+class FedAsync(Settings):
     """FedAsync with mixing rate `alpha` and one of three staleness functions."""
 
-    alpha: float = 0.6
+    alpha: Annotated[float, Range(0, 1, open_low=True)] = 0.6
     staleness: Staleness = "polynomial"
-    exponent: float = 0.5
-    hinge_slope: float = 10.0
-    hinge_grace: float = 4.0
-    proximal: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.alpha <= 1:
-            raise BadInput(f"alpha = {self.alpha} must be above 0 and at most 1")
-        one_of("staleness", self.staleness, ("none", "polynomial", "hinge"))
-        between("exponent", self.exponent, 0, 10)
-        for name in ("hinge_slope", "hinge_grace", "proximal"):
-            at_least(name, getattr(self, name), 0)
-        used = {"polynomial": ["exponent"], "hinge": ["hinge_slope", "hinge_grace"]}
-        for kind, names in used.items():
-            for name in names if kind != self.staleness else []:
-                refuse_unused(self, name, f"staleness = {self.staleness!r}")
+    exponent: Annotated[float, With("staleness", ("polynomial",)), Range(0, 10)] = 0.5
+    hinge_slope: Annotated[float, With("staleness", ("hinge",)), at_least(0)] = 10.0
+    hinge_grace: Annotated[float, With("staleness", ("hinge",)), at_least(0)] = 4.0
+    proximal: Annotated[float, at_least(0)] = 0.0
 
     @property
     def needs(self) -> Needs:

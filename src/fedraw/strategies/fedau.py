@@ -18,7 +18,9 @@ arrivals.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from fedraw.core.settings import COUNT, above
 from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 
@@ -26,9 +28,9 @@ from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 class FedAU(CachedMethod):
     """FedAU; `server_lr` is η, and `cutoff` is the longest interval in steps."""
 
-    buffer: int = 10
-    server_lr: float = 1.0
-    cutoff: int = 50
+    buffer: Annotated[int, COUNT] = 10
+    server_lr: Annotated[float, above(0)] = 1.0
+    cutoff: Annotated[int, COUNT] = 50
 
     @property
     def rule(self) -> CacheRule:

@@ -16,8 +16,8 @@ from typing import Literal
 from fedraw.core.aggregation import RunningSum
 from fedraw.core.buffer import Slot
 from fedraw.core.federation import Federation
-from fedraw.core.robust import Robust, check_robust, robust_mean
-from fedraw.core.settings import one_of
+from fedraw.core.robust import Robust, RobustAt, check_robust, robust_mean
+from fedraw.core.settings import Settings
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.strategies.protocol import Contents, Event, Needs, Receivers, Setup
@@ -43,7 +43,7 @@ class FedAvgState:
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Settings):
     """FedAvg with all clients in every round, weighted by sample counts or uniformly.
 
     For `robust` and `robust_at`, see `core.robust`; they need all models of a round in memory.
@@ -51,11 +51,11 @@ class FedAvg:
 
     weighting: Literal["samples", "uniform"] = "samples"
     robust: Robust | None = None
-    robust_at: float | None = None
+    robust_at: RobustAt = None
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
+        """Refuse a strength that the robust mean cannot have."""
         check_robust(self.robust, self.robust_at)
-        one_of("weighting", self.weighting, ("samples", "uniform"))
 
     @property
     def needs(self) -> Needs:

@@ -14,15 +14,15 @@ difference from each member, and the mean is over these.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fedraw.core.aggregation import RunningSum, Term
 from fedraw.core.buffer import Slot
 from fedraw.core.federation import Federation
-from fedraw.core.robust import Robust, check_robust, robust_mean
-from fedraw.core.settings import between, one_of, positive, refuse_unused, whole
+from fedraw.core.robust import Robust, RobustAt, check_robust, robust_mean
+from fedraw.core.settings import COUNT, Range, Settings, With, above
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update
 from fedraw.core.weighting import staleness_discount
@@ -62,28 +62,23 @@ class FedBuffState:
 
 
 @dataclass(frozen=True)
-class FedBuff:
+class FedBuff(Settings):
     """FedBuff; `server_lr` is η, and `staleness` and `exponent` choose s(τ).
 
     For `robust` and `robust_at`, see `core.robust`; they need all K differences in memory.
     """
 
-    buffer: int = 10
-    server_lr: float = 1.0
+    buffer: Annotated[int, COUNT] = 10
+    server_lr: Annotated[float, above(0)] = 1.0
     staleness: Literal["none", "polynomial"] = "none"
-    exponent: float = 0.5
+    exponent: Annotated[float, With("staleness", ("polynomial",)), Range(0, 10)] = 0.5
     unique: bool = False
     robust: Robust | None = None
-    robust_at: float | None = None
+    robust_at: RobustAt = None
 
-    def __post_init__(self) -> None:
+    def validate(self) -> None:
+        """Refuse a strength that the robust mean cannot have."""
         check_robust(self.robust, self.robust_at)
-        whole("buffer", self.buffer)
-        positive("server_lr", self.server_lr)
-        one_of("staleness", self.staleness, ("none", "polynomial"))
-        between("exponent", self.exponent, 0, 10)
-        if self.staleness == "none":
-            refuse_unused(self, "exponent", "staleness = 'none'")
 
     @property
     def needs(self) -> Needs:

@@ -11,12 +11,13 @@ A client may hold several slots. There is no staleness weight and no server rate
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from fedraw.core.aggregation import RunningSum, Term
 from fedraw.core.buffer import SlidingWindow, Slot
 from fedraw.core.federation import Federation
-from fedraw.core.robust import Robust, check_robust, robust_mean
-from fedraw.core.settings import whole
+from fedraw.core.robust import Robust, RobustAt, check_robust, robust_mean
+from fedraw.core.settings import COUNT, Settings
 from fedraw.core.types import Vector
 from fedraw.strategies.protocol import (
     Arrived,
@@ -50,15 +51,15 @@ class FedFaState:
 
 
 @dataclass(frozen=True)
-class FedFa:
+class FedFa(Settings):
     """FedFa with a window of `buffer` models; for `robust` and `robust_at`, see `core.robust`."""
 
-    buffer: int = 10
+    buffer: Annotated[int, COUNT] = 10
     robust: Robust | None = None
-    robust_at: float | None = None
+    robust_at: RobustAt = None
 
-    def __post_init__(self) -> None:
-        whole("buffer", self.buffer)
+    def validate(self) -> None:
+        """Refuse a strength that the robust mean cannot have."""
         check_robust(self.robust, self.robust_at)
 
     @property

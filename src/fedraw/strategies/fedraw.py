@@ -25,13 +25,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 from fedraw.core.aggregation import RunningSum, Term
 from fedraw.core.buffer import OneSlotBuffer, SlidingWindow, Slot
 from fedraw.core.federation import Federation
-from fedraw.core.robust import Robust, check_robust, robust_mean
-from fedraw.core.settings import one_of, whole
+from fedraw.core.robust import Robust, RobustAt, check_robust, robust_mean
+from fedraw.core.settings import COUNT, DERIVED, Settings, With
 from fedraw.core.types import ClientId, Label, Vector
 from fedraw.core.update import Update
 from fedraw.core.weighting import Cap, capped_scores, check_cap
@@ -81,7 +81,7 @@ class FedRAWState:
 
 
 @dataclass(frozen=True)
-class FedRAW:
+class FedRAW(Settings):
     """FedRAW and its ablations.
 
     `cap` and `cap_at` bound the weight of one slot. `classes` are the labels of the model's
@@ -89,41 +89,31 @@ class FedRAW:
     `robust` and `robust_at`, see `core.robust`.
     """
 
-    buffer: int = 10
+    buffer: Annotated[int, COUNT] = 10
     dedup: bool = True
     weighting: Literal["rarity", "uniform"] = "rarity"
     cap: Cap = "none"
-    cap_at: float = 1.0
+    cap_at: Annotated[float, With("cap", ("naive", "water-filling"))] = 1.0
     labels: LabelEvidence = "declared"
-    classes: tuple[Label, ...] | None = None
+    classes: Annotated[tuple[Label, ...] | None, DERIVED] = None
     robust: Robust | None = None
-    robust_at: float | None = None
+    robust_at: RobustAt = None
 
-    def __post_init__(self) -> None:
-        whole("buffer", self.buffer)
-        check_robust(self.robust, self.robust_at)
-        one_of("weighting", self.weighting, ("rarity", "uniform"))
-        one_of("labels", self.labels, get_args(LabelEvidence))
-        check_cap(self.cap, self.cap_at, self.buffer)
-        self._refuse_cap_without_effect()
-
-    def _refuse_cap_without_effect(self) -> None:
+    def validate(self) -> None:
         """Refuse a cap that caps nothing: somebody relies on it."""
+        check_robust(self.robust, self.robust_at)
         if self.cap == "none":
-            if self.cap_at != 1:
-                raise BadInput(
-                    f"cap_at = {self.cap_at:g} has no effect without a cap; set cap = "
-                    "'water-filling' (or 'naive'), or leave cap_at out"
-                )
-        elif self.cap_at == 1:
-            raise BadInput(
-                f"cap = {self.cap!r} with cap_at = 1 has no effect; set cap_at to the largest "
-                "weight of one slot, for example 0.3"
+            return
+        check_cap(self.cap, self.cap_at, self.buffer)
+        if self.cap_at == 1:
+            self.refuse(
+                "cap_at",
+                f"has no effect with cap = {self.cap!r}; set it to the largest weight of one slot, "
+                "for example 0.3",
             )
-        elif self.weighting == "uniform":
-            raise BadInput(
-                f"cap = {self.cap!r} has no effect on uniform weights; leave it out, or use "
-                "weighting = 'rarity'"
+        if self.weighting == "uniform":
+            self.refuse(
+                "cap", "has no effect on uniform weights; leave it out, or use weighting = 'rarity'"
             )
 
     @property

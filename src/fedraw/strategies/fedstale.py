@@ -23,10 +23,9 @@ weight; the authors' code weights them by sample counts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from fedraw.core.settings import one_of
-from fedraw.errors import BadInput
+from fedraw.core.settings import COUNT, SHARE, above
 from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 
@@ -34,23 +33,26 @@ from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 class FedStale(CachedMethod):
     """FedStale; `beta` is β, `server_lr` is η, and `cutoff` is FedAU's."""
 
-    buffer: int = 10
-    server_lr: float = 1.0
-    beta: float = 0.5
+    buffer: Annotated[int, COUNT] = 10
+    server_lr: Annotated[float, above(0)] = 1.0
+    beta: Annotated[float, SHARE] = 0.5
     participation: Literal["estimated", "buffer", "certain"] = "estimated"
     average: Literal["members", "heard"] = "members"
     refresh: Literal["round-start", "arrival"] = "round-start"
-    cutoff: int = 50
+    cutoff: Annotated[int, COUNT] = 50
+
+    def validate(self) -> None:
+        """Refuse to average over clients that nobody remembers."""
+        if self.average == "heard" and not self.beta:
+            self.refuse(
+                "average",
+                "needs beta above 0, because without a cache the server does not know which "
+                "clients have sent updates; use average = 'members'",
+            )
 
     @property
     def rule(self) -> CacheRule:
         """The choice of β, p and the other parameters of the engine."""
-        one_of("refresh", self.refresh, ("round-start", "arrival"))
-        if self.average == "heard" and not self.beta:
-            raise BadInput(
-                "average = 'heard' needs beta above 0, because without a cache the server does not "
-                "know which clients have sent updates; use average = 'members'"
-            )
         return CacheRule(
             self.buffer,
             self.server_lr,

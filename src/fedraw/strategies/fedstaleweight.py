@@ -18,12 +18,13 @@ clients wait for a new version before they train again.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 
 from fedraw.core.aggregation import RunningSum
 from fedraw.core.federation import Federation
-from fedraw.core.settings import at_least, positive, whole
+from fedraw.core.settings import COUNT, Settings, above, at_least
 from fedraw.core.types import ClientId, Vector
 from fedraw.core.update import Update
 from fedraw.strategies.protocol import (
@@ -61,17 +62,12 @@ class FedStaleWeightState:
 
 
 @dataclass(frozen=True)
-class FedStaleWeight:
+class FedStaleWeight(Settings):
     """FedStaleWeight; `server_lr` is η."""
 
-    buffer: int = 10
-    server_lr: float = 1.0
-    offset: float = 0.0
-
-    def __post_init__(self) -> None:
-        whole("buffer", self.buffer)
-        positive("server_lr", self.server_lr)
-        at_least("offset", self.offset, 0)
+    buffer: Annotated[int, COUNT] = 10
+    server_lr: Annotated[float, above(0)] = 1.0
+    offset: Annotated[float, at_least(0)] = 0.0
 
     @property
     def needs(self) -> Needs:

@@ -20,9 +20,9 @@ agree on the rule.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from fedraw.core.settings import one_of
+from fedraw.core.settings import COUNT, above
 from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 
@@ -30,12 +30,11 @@ from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 class FedVARP(CachedMethod):
     """FedVARP; `server_lr` is η, and `refresh` says when h_i takes the newest difference."""
 
-    buffer: int = 1
-    server_lr: float = 0.1
+    buffer: Annotated[int, COUNT] = 1
+    server_lr: Annotated[float, above(0)] = 0.1
     refresh: Literal["round-start", "arrival"] = "round-start"
 
     @property
     def rule(self) -> CacheRule:
         """The choice of β, p and the other parameters of the engine."""
-        one_of("refresh", self.refresh, ("round-start", "arrival"))
         return CacheRule(self.buffer, self.server_lr, repeated=self.refresh)

@@ -17,7 +17,9 @@ start from the current model. Here a round is K arrivals, from models of any age
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from fedraw.core.settings import COUNT, above
 from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 
@@ -25,8 +27,8 @@ from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 class MIFA(CachedMethod):
     """MIFA; `server_lr` is η, and `wait` delays the first step until all clients sent an update."""
 
-    buffer: int = 10
-    server_lr: float = 1.0
+    buffer: Annotated[int, COUNT] = 10
+    server_lr: Annotated[float, above(0)] = 1.0
     wait: bool = False
 
     @property

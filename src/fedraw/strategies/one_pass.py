@@ -13,19 +13,19 @@ regression on the same sums is Fed3R (arXiv 2406.01116, ICML 2024).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from fedraw.core.federation import Federation
 from fedraw.core.linear_head import LinearHead, Readout, held_labels
 from fedraw.core.private_sums import EXACT, Noise, SumsPrivacy
-from fedraw.core.settings import whole
+from fedraw.core.settings import COUNT, Settings
 from fedraw.core.sums import MOST_SAMPLES, Sums, SumsShape
 from fedraw.core.sums_outliers import far_means
 from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats, Label, Vector
-from fedraw.errors import BadInput, RefusedUpdate
+from fedraw.errors import RefusedUpdate
 from fedraw.strategies.protocol import (
     Arrived,
     Contents,
@@ -151,7 +151,7 @@ class OnePassState:
 
 
 @dataclass(frozen=True)
-class OnePass:
+class OnePass(Settings):
     """A linear classifier solved from sums; for the settings of the head see `LinearHead`.
 
     Attributes:
@@ -172,15 +172,15 @@ class OnePass:
     prior: float = 1.0
     shrinkage: float | Literal["auto"] = "auto"
     readout: Readout = "discriminant"
-    floor: int = 1
+    floor: Annotated[int, COUNT] = 1
     epsilon: float | None = None
     delta: float | None = None
     clip: float | None = None
     group: int | None = None
 
-    def __post_init__(self) -> None:
-        LinearHead(self.prior, self.shrinkage, self.readout)  # refuses settings out of range
-        whole("floor", self.floor)
+    def validate(self) -> None:
+        """Refuse settings out of range, and a budget's terms without a budget."""
+        LinearHead(self.prior, self.shrinkage, self.readout)
         if self.epsilon is not None:  # logs have the terms in full, and others have none of them
             for key, default in USUAL_TERMS.items():
                 if getattr(self, key) is None:
@@ -188,14 +188,16 @@ class OnePass:
             _ = self.privacy  # refuses terms out of range
         for key in USUAL_TERMS:
             if self.epsilon is None and getattr(self, key) is not None:
-                raise BadInput(
-                    f"{key} = {getattr(self, key)} has no effect without epsilon, because no noise "
-                    "is added; set epsilon, or leave it out"
+                self.refuse(
+                    key,
+                    "has no effect without epsilon, because no noise is added; set epsilon, or "
+                    "leave it out",
                 )
         if self.epsilon is not None and self.floor > 1:
-            raise BadInput(
-                f"floor = {self.floor} does not go with epsilon: whether a label is above the "
-                "floor depends on single samples, and noise hides small counts; leave floor out"
+            self.refuse(
+                "floor",
+                "does not go with epsilon: whether a label is above the floor depends on single "
+                "samples, and noise hides small counts; leave floor out",
             )
 
     @property

@@ -14,14 +14,14 @@ are averaged as in FedAvg, because this formula would hardly move them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fedraw.core.aggregation import RunningSum
 from fedraw.core.federation import Federation
-from fedraw.core.settings import at_least, one_of, positive
+from fedraw.core.settings import DERIVED, Settings, above, at_least
 from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.errors import BadInput, RefusedUpdate
@@ -52,18 +52,13 @@ class QFedAvgState:
 
 
 @dataclass(frozen=True)
-class QFedAvg:
+class QFedAvg(Settings):
     """q-FedAvg; `lr` is the local learning rate 1/L, and `p` weights the terms of the sums."""
 
-    lr: float | None = None  # of the local training; None: the driver's
-    q: float = 5.0
+    # Of the local training; None: the driver's.
+    lr: Annotated[float | None, above(0), DERIVED] = None
+    q: Annotated[float, at_least(0)] = 5.0
     p: Literal["uniform", "samples"] = "uniform"
-
-    def __post_init__(self) -> None:
-        if self.lr is not None:
-            positive("lr", self.lr)
-        at_least("q", self.q, 0)
-        one_of("p", self.p, ("uniform", "samples"))
 
     @property
     def needs(self) -> Needs:
@@ -78,7 +73,7 @@ class QFedAvg:
                 "q-FedAvg needs the learning rate of the local training, and nobody has set it; "
                 "give fedraw.QFedAvg(lr=...), or set training.lr"
             )
-        positive("lr", lr)
+        replace(self, lr=lr)  # refuses a rate of the driver that is not positive
         federation = Federation.of(setup.clients)
         empty = RunningSum.zeros(setup.model.size)
         state = QFedAvgState(setup.model, 0, federation, Round.of(federation), empty, lr)

@@ -37,17 +37,16 @@ labels are declared, R is recomputed in every round.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fedraw.core.aggregation import RunningSum, inner
 from fedraw.core.federation import Federation
 from fedraw.core.rarity import rarest, weights_of_rarest
-from fedraw.core.settings import at_least, between, one_of, positive, refuse_unused, whole
+from fedraw.core.settings import COUNT, DERIVED, SHARE, Range, Settings, With, above, at_least
 from fedraw.core.types import ClientId, Floats, Label, Vector
 from fedraw.core.update import Update
-from fedraw.errors import BadInput
 from fedraw.strategies.participation import Participation
 from fedraw.strategies.protocol import (
     Arrived,
@@ -126,41 +125,22 @@ class ReplayState:
 
 
 @dataclass(frozen=True)
-class Replay:
+class Replay(Settings):
     """Residual replay; `server_lr` is η, and `classes` is as in FedRAW."""
 
-    buffer: int = 10
-    threshold: float = 2.0  # select = "rarity": scores above this multiple of the median are rare
-    mass: float = 0.5  # the largest total weight of all clients in R
-    floor: float = 0.0
-    server_lr: float = 1.0  # η
-    labels: LabelEvidence = "declared"
-    classes: tuple[Label, ...] | None = None
+    buffer: Annotated[int, COUNT] = 10
+    # Scores above this multiple of the median are rare.
+    threshold: Annotated[float, With("select", ("rarity",)), at_least(1)] = 2.0
+    # The largest total weight of all clients in R.
+    mass: Annotated[float, Range(0, 0.9, open_low=True)] = 0.5
+    floor: Annotated[float, With("release", (True,)), SHARE] = 0.0
+    server_lr: Annotated[float, above(0)] = 1.0  # η
+    labels: Annotated[LabelEvidence, With("target", ("rarity", "mix"))] = "declared"
+    classes: Annotated[tuple[Label, ...] | None, DERIVED] = None
     select: Select = "rarity"
-    target: Target = "rarity"  # select = "debt": the target weight of a client
+    # The target weight of a client.
+    target: Annotated[Target, With("select", ("debt",))] = "rarity"
     release: bool = True
-
-    def __post_init__(self) -> None:
-        whole("buffer", self.buffer)
-        at_least("threshold", self.threshold, 1)
-        positive("mass", self.mass)
-        between("mass", self.mass, 0, 0.9)
-        between("floor", self.floor, 0, 1)
-        positive("server_lr", self.server_lr)
-        one_of("labels", self.labels, get_args(LabelEvidence))
-        one_of("select", self.select, get_args(Select))
-        one_of("target", self.target, get_args(Target))
-        if self.select == "rarity" and self.target != "rarity":
-            raise BadInput(
-                f"target = {self.target!r} needs select = 'debt'; with select = 'rarity' clients "
-                "weigh by their rarity"
-            )
-        if self.target == "samples":
-            refuse_unused(self, "labels", "target = 'samples', which needs no labels")
-        if self.select == "debt":
-            refuse_unused(self, "threshold", "select = 'debt'")
-        if not self.release:
-            refuse_unused(self, "floor", "release = false")
 
     @property
     def needs(self) -> Needs:

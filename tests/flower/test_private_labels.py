@@ -155,7 +155,9 @@ def test_contradicting_settings_are_refused(tmp_path: Path) -> None:
     empty: dict[str, Any] = {"fedraw.summaries.labels": ""}
     with pytest.raises(BadInput, match="need a public list of all labels"):
         lead(tmp_path / "two", BITS, BITS, **empty)
-    with pytest.raises(BadInput, match="epsilon is missing; randomised response needs a value"):
+    with pytest.raises(
+        BadInput, match="epsilon is missing; mechanism = 'randomised-response' needs it"
+    ):
         read_server_settings({"fedraw.summaries.mechanism": "randomised-response"}, {"arrivals": 1})
     with pytest.raises(BadInput, match="privacy has no effect without label_counts"):
         client_app(train=train, privacy=BITS)

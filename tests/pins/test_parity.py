@@ -29,7 +29,7 @@ VALUES = [
     math.inf, math.nan, 1e-320, 0.5, 0.9, 1.5, True, False, None, [], [[]], [-1], [8, 8],
     ["8", 9], [1, 2], [2, 1], (1, 2),
 ]  # fmt: skip
-NEEDED = {
+NEEDED: dict[str, dict[str, Any]] = {
     "features": {"weights": "w"},
     "drift": {"kind": "move", "label": 8},
     "misreport": {"label": 8},

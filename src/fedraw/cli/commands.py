@@ -27,6 +27,7 @@ OWN = {
     "demo": "Show silent rarity failure and its cure on embedded data.",
     "run": "Run an experiment: one folder per seed, then one table.",
     "new": "Write a commented spec to start from.",
+    "schema": "Print the JSON Schema of a spec, by which editors check it.",
     "methods": "List the methods and what they need, or show the settings of one.",
     "tune": "Choose settings on tuning seeds: run a grid, write the best point as a new spec.",
     "compare": "Compare runs in one table, with mean ± sd over seeds.",

@@ -19,11 +19,13 @@ from typing import (
     Any,
     ClassVar,
     Literal,
+    Protocol,
     Self,
     Union,
     get_args,
     get_origin,
     get_type_hints,
+    runtime_checkable,
 )  # fmt: skip
 
 from fedraw.core.removed import is_neutral, removal
@@ -31,6 +33,14 @@ from fedraw.errors import BadInput, nearest
 
 # A TOML integer has 64 bits.
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """A rule for the value of a key; its text continues "key = value must be"."""
+
+    def holds(self, value: Any) -> bool:
+        """Return whether the value keeps the rule."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +56,10 @@ class Range:
     open_low: bool = False
     open_high: bool = False
 
-    def holds(self, value: float) -> bool:
-        """Return whether a number is in the interval; no infinite one is."""
+    def holds(self, value: object) -> bool:
+        """Return whether a number is in the interval; no infinite one is, and other types pass."""
+        if not isinstance(value, int | float):
+            return True
         above = value > self.low if self.open_low else value >= self.low
         below = value < self.high if self.open_high else value <= self.high
         return above and below and math.isfinite(value)
@@ -126,9 +138,9 @@ class Key:
     default: Any
 
     @property
-    def ranges(self) -> list[Range]:
-        """The intervals that a number must be in."""
-        return [rule for rule in self.rules if isinstance(rule, Range)]
+    def own_rules(self) -> list[Rule]:
+        """The rules that the value alone decides."""
+        return [rule for rule in self.rules if isinstance(rule, Rule)]
 
     @property
     def goes_with(self) -> list[With]:
@@ -139,9 +151,9 @@ class Key:
         """Return a value in the type of the key, or refuse it under the name of the key."""
         given = plain(value)
         value = _convert(self.kind, given, named)
-        for rule in self.ranges:
-            if isinstance(value, int | float) and not rule.holds(value):
-                raise BadSetting(f"{named} = {given} must be {rule}")
+        for rule in self.own_rules if value is not None else ():
+            if not rule.holds(value):
+                raise BadSetting(f"{named} = {shown(given)} must be {rule}")
         return value
 
 

@@ -65,28 +65,44 @@ def is_plugin(name: object) -> bool:
     return isinstance(name, str) and ":" in name
 
 
-def known_kind(section: Settings, *known: str) -> None:
-    """Refuse a kind that is neither known nor in a plugin."""
-    kind = section.kind  # type: ignore[attr-defined]
-    if kind not in known and not is_plugin(kind):
-        choices = " or ".join(map(repr, known))
-        section.refuse("kind", f"must be {choices}, or a plugin's 'module:function'")
+class KnownOrPlugin(tuple[str, ...]):
+    """The rule of a name: one of these, or that of a part in a plugin."""
+
+    def holds(self, value: object) -> bool:
+        """Return whether a name is known or a plugin's."""
+        return value in self or is_plugin(value)
+
+    def __str__(self) -> str:
+        return f"{' or '.join(map(repr, self))}, or a plugin's 'module:function'"
 
 
 @dataclass(frozen=True)
 class DataSpec(Settings):
-    """The data set, and how much of it is used."""
+    """The data set, and how much of it is used.
+
+    Args:
+        name: The name of a data set (`fedraw data list`), "npz", or a plugin's "module:function".
+        path: With "npz": the file.
+        size: The pixels per side of an image.
+        per_label: The most training samples of a label.
+        test_per_label: The most test samples of a label.
+        holdout: Which samples of data without a published test set are the test set. "grouped"
+            keeps all images of a lesion on one side.
+        normalise: "none": pixels from 0 to 1. "imagenet": as ImageNet weights expect them.
+        imbalance: A long tail: the ratio of the training samples of the largest label to those of
+            the smallest.
+
+    """
 
     table = "data"
 
     name: str = "digits"
     path: Annotated[str | None, FILE] = None
-    size: int | None = None  # pixels per side
-    per_label: int | None = None  # maximum number of training images per label
+    size: int | None = None
+    per_label: int | None = None
     test_per_label: int | None = None
-    holdout: Literal["random", "grouped"] | None = None  # for data without a published test set
+    holdout: Literal["random", "grouped"] | None = None
     normalise: Literal["none", "imagenet"] = "none"
-    # A long tail: the ratio of the training samples of the largest label to those of the smallest.
     imbalance: Annotated[float | None, at_least(1)] = None
 
     def validate(self) -> None:
@@ -100,8 +116,22 @@ class DataSpec(Settings):
 class Features(Settings):
     """The fixed feature map whose features replace the inputs.
 
-    "resnet18" is a network from a file of weights, for images; "convolutions" are filters from
-    synthetic images, and "relu" random directions for tables, both drawn from a seed.
+    Args:
+        weights: Of "resnet18": the path of a file, or "imagenet" for the published weights in the
+            data root.
+        backbone: "resnet18": a network from a file of weights, for images. "convolutions": filters
+            from synthetic images. "relu": random directions, for tables. The last two are drawn
+            from a seed.
+        stem: Of "resnet18": that of ImageNet (default), or the one for small images.
+        statistics: Of batch norm in "resnet18": those in the file (default), or those of the
+            images of all clients and of the test set.
+        layers: Of "resnet18": the groups of blocks whose maps are used, 1 to 4.
+        pool: Of "resnet18": what is kept of a map over its positions.
+        standardise: Whether features are scaled with the means and deviations of the clients'
+            training samples.
+        width: Of the others: the number of features; by default it follows from the inputs.
+        seed: Of the others: draws the filters, which are the same in all seeds of a run.
+
     """
 
     table = "features"
@@ -111,23 +141,18 @@ class Features(Settings):
     stem: Annotated[
         Literal["imagenet", "cifar"] | None, With("backbone", ("resnet18",), "imagenet")
     ] = None
-    # Of batch norm.
     statistics: Annotated[
         Literal["stored", "estimated"] | None, With("backbone", ("resnet18",), "stored")
     ] = None
-    # Groups of blocks, counted from the input, 1 to 4.
     layers: Annotated[tuple[int, ...], With("backbone", ("resnet18",)), LATER] = (4,)
-    # Of a map, over its positions.
     pool: Annotated[Literal["mean", "mean+std"], With("backbone", ("resnet18",)), LATER] = "mean"
-    # With the means and deviations of the clients' training samples.
     standardise: Annotated[bool, LATER] = False
     width: Annotated[
         int | None,
         With("backbone", ("convolutions", "relu"), optional=True),
         Range(1, MOST_FEATURES),
         LATER,
-    ] = None  # the number of features; default: by the inputs
-    # Draws the filters, which are the same in all seeds of a run.
+    ] = None
     seed: Annotated[int, With("backbone", ("convolutions", "relu")), at_least(0), LATER] = 0
 
     def validate(self) -> None:
@@ -145,12 +170,30 @@ class Features(Settings):
 
 @dataclass(frozen=True)
 class Partition(Settings):
-    """The section [partition]: how the samples are divided among the clients."""
+    """The section [partition]: how the samples are divided among the clients.
+
+    Args:
+        kind: "coverage": each label is held by a given number of clients. "dirichlet": the shares
+            of each label are drawn. "iid": all clients have the same mixture. "column": each value
+            of a column is a client. Or a plugin's "module:function".
+        clients: The number of clients, by default 30. With "column" the clients with the most
+            samples, by default all.
+        rare_labels: With "coverage": the labels, by name or by number, that few clients hold.
+        clients_per_rare_label: With "coverage": the number of clients that hold each of them; no
+            client holds two.
+        clients_per_common_label: With "coverage": the number of clients that hold each other label.
+        alpha: With "dirichlet": the concentration; the smaller it is, the fewer clients hold most
+            of a label.
+        local_test: The share of each client's samples that is its local test set.
+        column: With "column": the name of the column, such as that of the hospital.
+        least_samples: With "column": values with fewer samples are left out; by default 2, one to
+            train on and one to test with.
+
+    """
 
     table = "partition"
 
-    kind: str = "coverage"  # or dirichlet, iid, column, or a plugin's function
-    # Default: 30; with "column", one for each of its values.
+    kind: Annotated[str, KnownOrPlugin(("coverage", "dirichlet", "iid", "column"))] = "coverage"
     clients: Annotated[int | None, Range(1, MOST_CLIENTS)] = None
     rare_labels: Names = ()
     clients_per_rare_label: int = 2
@@ -158,12 +201,10 @@ class Partition(Settings):
     alpha: Annotated[float | None, With("kind", ("dirichlet",)), above(0)] = None
     local_test: Annotated[float, PROBABILITY] = 0.2
     column: Annotated[str | None, With("kind", ("column",))] = None
-    # A client of a column needs a sample to train on and one to test with.
     least_samples: Annotated[int | None, With("kind", ("column",), 2), COUNT] = None
 
     def validate(self) -> None:
-        """Refuse an unknown kind, and store the default number of clients."""
-        known_kind(self, "coverage", "dirichlet", "iid", "column")
+        """Store the default number of clients."""
         if self.clients is None and self.kind != "column":
             object.__setattr__(self, "clients", DEFAULT_CLIENTS)
 
@@ -242,16 +283,28 @@ def ByColumn(  # noqa: N802
 
 @dataclass(frozen=True)
 class Speeds(Settings):
-    """The section [speeds]: how fast clients are, and how the times of updates are drawn."""
+    """The section [speeds]: how fast clients are, and how the times of updates are drawn.
+
+    Args:
+        kind: "equal", "uniform", "correlated": clients with a rare label are slow. "ratio": they
+            are slower by a factor. "stragglers": some clients are, drawn regardless of their
+            labels. "auto": "correlated" if some label is rare, else "uniform".
+        ratio: With "ratio" and "stragglers": the factor.
+        stragglers: With "stragglers": the number of slow clients.
+        arrivals: The distribution of durations: "poisson" draws them from exponential
+            distributions, "fixed" takes each client's mean, "jitter" draws them near the mean,
+            "recorded" takes them from a trace.
+        jitter: With "jitter": durations are drawn from (1 ± jitter) times the mean.
+        trace: With "recorded": the file of recorded durations, or the event log of a run.
+
+    """
 
     table = "speeds"
 
-    # "auto": "correlated" if some label is rare, else "uniform".
     kind: Literal["auto", "equal", "uniform", "correlated", "ratio", "stragglers"] = "auto"
     ratio: Annotated[float | None, With("kind", ("ratio", "stragglers")), above(0)] = None
     stragglers: Annotated[int | None, With("kind", ("stragglers",)), COUNT] = None
     arrivals: Arrivals = "poisson"
-    # Durations are drawn from (1 ± this) times a client's mean.
     jitter: Annotated[float | None, With("arrivals", ("jitter",), 0.2)] = None
     trace: Annotated[str | None, FILE, With("arrivals", ("recorded",))] = None
 
@@ -507,16 +560,28 @@ def refuse_non_strategy(thing: object, key: str) -> None:
 
 @dataclass(frozen=True)
 class Misreport(Settings):
-    """An attack: clients that report false label counts."""
+    """An attack: clients that report false label counts.
+
+    Args:
+        label: The label that they claim, by name or by number.
+        client: "fastest": the fastest clients without rare labels. Or the number of a client.
+        share: The share of its samples that an attacker claims to be of the label.
+        form: What becomes of its other counts: nothing ("paper"), or its shares are scaled or
+            counted anew ("renormalised", "recounted"). Or nobody has the label ("invented"), or
+            the attacker conceals that it has it ("hidden").
+        liars: With "fastest": the number of attackers.
+        support: The amount by which an adaptive attacker's updates raise the claimed label's
+            output.
+
+    """
 
     table = "misreport"
 
     label: int | str
-    client: int | str = "fastest"  # the fastest clients without rare labels, or a client's number
+    client: int | str = "fastest"
     share: Annotated[float, Range(0, 1, open_low=True)] = 0.9
     form: Form = "paper"
-    liars: Annotated[int, COUNT] = 1  # the number of attackers, the fastest ones
-    # The amount by which an adaptive attacker's updates raise the claimed label's output.
+    liars: Annotated[int, COUNT] = 1
     support: Annotated[
         float | None,
         With("form", ("paper", "renormalised", "recounted"), optional=True),
@@ -542,19 +607,33 @@ class Summaries(Privacy):
 
 @dataclass(frozen=True)
 class Drift(Settings):
-    """A label's samples move to other clients in the middle of a run, or appear only then."""
+    """A label's samples move to other clients in the middle of a run, or appear only then.
+
+    Args:
+        kind: Whether the label moves, or is new.
+        label: The label, by name or by number.
+        at: When it does, as a share of the run's events.
+        declared: Whether the affected clients report their new counts.
+
+    """
 
     table = "drift"
 
     kind: Literal["move", "new"]
     label: int | str
-    at: Annotated[float, Range(0, 1, open_low=True, open_high=True)] = 0.5  # of the run's events
-    declared: Literal["once", "again"] = "once"  # again: affected clients report their new counts
+    at: Annotated[float, Range(0, 1, open_low=True, open_high=True)] = 0.5
+    declared: Literal["once", "again"] = "once"
 
 
 @dataclass(frozen=True)
 class LabelNoise(Settings):
-    """Label noise: wrong training labels of the clients with a rare label, or of all clients."""
+    """Label noise: wrong training labels of some clients.
+
+    Args:
+        share: The share of their training labels that are shuffled.
+        clients: The clients with a rare label, or all clients.
+
+    """
 
     table = "label_noise"
 
@@ -575,20 +654,30 @@ _FIRST = (
 
 @dataclass(frozen=True)
 class Training(SGD):
-    """The model, and how clients train it."""
+    """The model, and how clients train it.
+
+    Args:
+        kind: "sgd", or a plugin's "module:function". "none" simulates arrivals and buffers without
+            a model.
+        model: The name of a model: linear, mlp, cnn-small, cnn, resnet18, text, or a plugin's
+            "module:function".
+        stem: Of resnet18: that of ImageNet (default), or the one for small images.
+        weights: The initial weights: the path of a file, or "imagenet".
+        device: Where torch computes: "cpu", "cuda", "cuda:1" or "mps".
+
+    """
 
     table = "training"
 
     lr: Annotated[float, above(0)] = UnsetRate(SGD.lr)
-    kind: str = "sgd"  # or none, or a plugin's function
+    kind: Annotated[str, KnownOrPlugin(("sgd", "none"))] = "sgd"
     model: str = "mlp"
-    stem: Literal["imagenet", "cifar"] | None = None  # of resnet18; default: imagenet
-    weights: Annotated[str | None, FILE] = None  # a file, or IMAGENET
+    stem: Literal["imagenet", "cifar"] | None = None
+    weights: Annotated[str | None, FILE] = None
     device: str = "cpu"
 
     def validate(self) -> None:
-        """Refuse an unknown kind, and store the default stem."""
-        known_kind(self, "sgd", "none")
+        """Store the default stem."""
         if self.stem is None and self.model == "resnet18":
             object.__setattr__(self, "stem", "imagenet")
         super().validate()
@@ -637,24 +726,40 @@ class Calibration(Settings):
 
 @dataclass(frozen=True)
 class Metrics(Settings):
-    """The section [metrics]: the rare labels of the metrics."""
+    """The section [metrics].
+
+    Args:
+        rare_labels: The labels that the metrics call rare; by default those of the partition, or
+            else those that at most half the median number of clients hold.
+
+    """
 
     table = "metrics"
 
-    rare_labels: Names | None = None  # default: the partition's, or else those of low coverage
+    rare_labels: Names | None = None
 
 
 @dataclass(frozen=True)
 class Run(Settings):
-    """The section [run]: the length, the seeds, and how many clients train at a time."""
+    """The section [run]: the length, the seeds, and how many clients train at a time.
+
+    Args:
+        events: The number of updates that reach the server; a synchronous method finishes its last
+            round.
+        seeds: The seeds, each of which is a separate run.
+        evaluate_every: The number of events between two evaluations.
+        concurrency: The number of clients that train at the same time; by default all.
+        receivers: Which idle client trains next below full concurrency: any, or rare clients
+            first.
+
+    """
 
     table = "run"
 
     events: Annotated[int, Range(1, MOST_EVENTS)] = 3000
     seeds: tuple[int, ...] = (42, 123, 456)
     evaluate_every: Annotated[int, COUNT] = 150
-    concurrency: Annotated[int | None, COUNT] = None  # default: all clients
-    # With fewer, which idle client gets the model next: any, or rare clients first.
+    concurrency: Annotated[int | None, COUNT] = None
     receivers: Literal["uniform", "rare-first"] = "uniform"
 
     def validate(self) -> None:

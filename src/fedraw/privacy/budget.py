@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Annotated, Any, Literal
 
-from fedraw.core.settings import BadSetting, Range, Settings, above
+from fedraw.core.settings import Range, Settings, With, above
 from fedraw.errors import BadInput, MissingExtra
 
 Mechanism = Literal["randomised-response"]
@@ -29,23 +29,23 @@ class Privacy(Settings):
     epsilon / L. "label" protects the presence of one label: each bit gets epsilon, so the whole set
     costs L · epsilon. Each client also sends its score, with noise only if `score_epsilon` is set.
 
+    Args:
+        mechanism: How clients protect their labels.
+        epsilon: The privacy budget of `unit`.
+        unit: What epsilon protects: the whole label set of a client, or the presence of one label.
+        score_epsilon: The budget of a client's rarity score; without it, the score has no noise.
+
     >>> Privacy("randomised-response", epsilon=2, unit="client").epsilon_per_bit(labels=10)
     0.2
     >>> Privacy("randomised-response", epsilon=2, unit="label", score_epsilon=3).client_epsilon(10)
     23.0
+
     """
 
     mechanism: Mechanism
-    epsilon: Annotated[float | None, above(0)] = None
+    epsilon: Annotated[float | None, With("mechanism", ("randomised-response",)), above(0)] = None
     unit: Unit = "client"
     score_epsilon: Annotated[float | None, Range(LEAST, MOST)] = None
-
-    def validate(self) -> None:
-        """Refuse a mechanism without a budget."""
-        if self.epsilon is None:
-            raise BadSetting(
-                f"{self.named('epsilon')} is missing; randomised response needs a value such as 2"
-            )
 
     def epsilon_per_bit(self, labels: int) -> float:
         """Return the epsilon of one presence bit, given the number of labels."""

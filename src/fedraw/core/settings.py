@@ -21,6 +21,7 @@ from typing import (
     Literal,
     Protocol,
     Self,
+    TypeVar,
     Union,
     get_args,
     get_origin,
@@ -30,6 +31,8 @@ from typing import (
 
 from fedraw.core.removed import is_neutral, removal
 from fedraw.errors import BadInput, nearest
+
+T = TypeVar("T")
 
 # A TOML integer has 64 bits.
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
@@ -130,28 +133,30 @@ DERIVED = Mark("derived")
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a table: its type, its rules and its default, which is MISSING if it has none."""
+    """A key of a table.
+
+    Attributes:
+        name: Its name.
+        kind: Its type.
+        default: Its default; MISSING if it has none.
+        rules: The rules that the value alone decides.
+        goes_with: The other keys that decide whether this one may be set.
+        marks: Its other properties.
+
+    """
 
     name: str
     kind: Any
-    rules: tuple[Any, ...]
     default: Any
-
-    @property
-    def own_rules(self) -> list[Rule]:
-        """The rules that the value alone decides."""
-        return [rule for rule in self.rules if isinstance(rule, Rule)]
-
-    @property
-    def goes_with(self) -> list[With]:
-        """The other keys that decide whether this one may be set."""
-        return [rule for rule in self.rules if isinstance(rule, With)]
+    rules: tuple[Rule, ...]
+    goes_with: tuple[With, ...]
+    marks: tuple[Mark, ...]
 
     def converted(self, value: object, named: str) -> Any:
         """Return a value in the type of the key, or refuse it under the name of the key."""
         given = plain(value)
         value = _convert(self.kind, given, named)
-        for rule in self.own_rules if value is not None else ():
+        for rule in self.rules if value is not None else ():
             if not rule.holds(value):
                 raise BadSetting(f"{named} = {shown(given)} must be {rule}")
         return value
@@ -175,13 +180,19 @@ def _keys(kind: Any) -> dict[str, Key]:
             hint, *rules = get_args(hint)
         made = own.default_factory
         default = own.default if made is MISSING else made()
-        found[own.name] = Key(own.name, hint, tuple(rules), default)
+        found[own.name] = Key(
+            own.name, hint, default, _only(Rule, rules), _only(With, rules), _only(Mark, rules)
+        )
     return found
+
+
+def _only(kind: type[T], rules: Sequence[Any]) -> tuple[T, ...]:
+    return tuple(rule for rule in rules if isinstance(rule, kind))
 
 
 def spec_keys(kind: Any) -> dict[str, Key]:
     """Return the keys that a spec may have: all but those that the data determine."""
-    return {name: key for name, key in keys(kind).items() if DERIVED not in key.rules}
+    return {name: key for name, key in keys(kind).items() if DERIVED not in key.marks}
 
 
 class BadSetting(BadInput):
@@ -252,7 +263,7 @@ class Settings:
             name: list(value) if isinstance(value, tuple) else value
             for name, key in keys(type(self)).items()
             if (value := getattr(self, name)) is not None
-            and not (LATER in key.rules and value == key.default)
+            and not (LATER in key.marks and value == key.default)
         }
 
     def named(self, name: str) -> str:

@@ -100,7 +100,7 @@ def _property(key: Key, text: str | None, method: Method | None = None) -> dict[
     if method is not None and key.name in method.preset:
         return {"const": method.preset[key.name], "description": f"What {method.name!r} means."}
     found: dict[str, Any] = _type(key.kind)
-    for rule in key.own_rules:
+    for rule in key.rules:
         if isinstance(rule, Range):
             found |= _limits(rule)
         elif isinstance(rule, KnownOrPlugin):

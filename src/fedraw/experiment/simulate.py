@@ -310,6 +310,8 @@ def choose(spec: Spec | None, **wanted: Any) -> tuple[Spec, Parts]:
         hint = f"strategy={spec!r}" if isinstance(spec, str) else "a fedraw.Spec"
         raise BadInput(f"simulate({shown(spec)}): write {hint}; give all else by keyword")
     base, given = Spec() if spec is None else spec, wanted.get
+    if all(value is None for value in wanted.values()):
+        return base, Parts()
     changes: dict[str, Any] = {}
     parts: dict[str, Any] = {}
     _choose_strategy(given("strategy"), changes, parts)

@@ -386,7 +386,7 @@ def _paths() -> tuple[str, ...]:
         f"{section}.{name}"
         for section, kind in sections().items()
         for name, key in keys(kind).items()
-        if FILE in key.rules
+        if FILE in key.marks
     )
 
 

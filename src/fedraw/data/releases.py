@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -147,15 +147,6 @@ def data_root(given: Path | None = None, name: str = "NAME") -> Path:
     return root
 
 
-def search_places(root: Path, folders: Iterable[str]) -> str:
-    """List the folders that were searched, for an error message.
-
-    >>> search_places(Path("data"), ["EMNIST/raw", "."])
-    'data/EMNIST/raw, data'
-    """
-    return ", ".join(str(root / folder) for folder in folders)
-
-
 def find(name: str) -> Release:
     """Return the release with this name, or raise BadInput with the closest known name.
 
@@ -174,6 +165,26 @@ def count_notes(name: str, counts: Counts) -> tuple[str, ...]:
     ('ham10000: 12 images, official 10,015',)
     """
     return tuple(_count_notes(name, counts))
+
+
+def extent_notes(name: str, extents: Counter[tuple[int, int]]) -> tuple[str, ...]:
+    """Describe how the sizes of the images differ from the official ones; empty if they agree.
+
+    >>> extent_notes("ham10000", Counter([(200, 150), (200, 150)]))
+    ('ham10000: images of 200x150, official 600x450',)
+    """
+    if not extents:
+        return ()
+    if name == "isic2019":
+        largest = max(extents, key=max)
+        note = f"{name}: images of at most {_extent(largest)}, official up to 1024x1024"
+        return (note,) if max(largest) < 1024 else ()
+    other = [extent for extent in extents if extent != (600, 450)]
+    if len(extents) == 1 and other:
+        return (f"{name}: images of {_extent(other[0])}, official 600x450",)
+    count = sum(extents[extent] for extent in other)
+    images = "1 image" if count == 1 else f"{count:,} images"
+    return (f"{name}: {images} not of the official 600x450",) if other else ()
 
 
 def missing(release: Release, root: Path) -> list[Source]:
@@ -235,6 +246,10 @@ def _count_notes(name: str, counts: Counts) -> Iterator[str]:
         elif different:
             each = [f"{label} {found.get(label, 0):,} ({official[label]:,})" for label in different]
             yield f"{name}: {kind}{samples} by label (official) differ: {several(each, 3)}"
+
+
+def _extent(extent: tuple[int, int]) -> str:
+    return f"{extent[0]}x{extent[1]}"
 
 
 def _files(root: Path, place: tuple[str, str]) -> int:
@@ -353,6 +368,7 @@ HAM10000 = Release(
     ),
 )
 
+LESION_IDS = "ISIC_2019_Training_Metadata.csv"
 _ISIC = "https://isic-challenge-data.s3.amazonaws.com/2019"
 
 

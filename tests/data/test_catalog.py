@@ -263,7 +263,7 @@ def test_each_damaged_or_missing_image_is_listed(tmp_path: Path) -> None:
 def test_a_broken_table_is_reported(tmp_path: Path) -> None:
     (lay_out_ham10000(tmp_path) / "HAM10000_metadata.csv").write_text("image,label\n")
     (damaged,) = check("ham10000", tmp_path).damaged
-    assert "column 'lesion_id' is missing" in damaged
+    assert "column 'image_id' is missing" in damaged
 
 
 def test_a_release_without_any_image_is_reported_in_one_line(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ ISIC-2019 joins it with BCN_20000 (Combalia et al., 2019) and MSK (Codella et al
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,14 @@ import numpy as np
 from fedraw.data.readers import LESION, Copy, Samples, search_places
 from fedraw.data.releases import HAM10000, ISIC2019, LESION_IDS, Release
 from fedraw.errors import BadInput, MissingExtra, nearest
+from fedraw.storage.tables import UnreadableCell, open_table, parse_name, quoted
 
 _TRUTH = "ISIC_2019_Training_GroundTruth.csv"
 _HAM_TABLES = ("HAM10000_metadata.csv", "HAM10000_metadata", "HAM10000_metadata.tab")
 _HAM_FOLDERS = ("images", "HAM10000_images_part_1", "HAM10000_images_part_2", ".")
 _ISIC_FOLDERS = ("ISIC_2019_Training_Input", ".")
-_ISIC_COLUMNS = {name.upper(): number for number, name in enumerate(ISIC2019.label_names)}
+_FLAGS = {"0": False, "0.0": False, "1": True, "1.0": True}
 
-Row = dict[str, str]
 # The label of each image, and the number of the lesion that it shows, if the lesions are known.
 Diagnoses = Mapping[str, tuple[int, int | None]]
 
@@ -90,26 +89,27 @@ def find_isic2019(root: Path, size: int | None) -> Copy:
 
 def read_ham10000(path: Path) -> Diagnoses:
     """Read the columns `lesion_id`, `image_id` and `dx`, separated by commas or tabs."""
-    rows = _rows(path, "image_id", ("lesion_id", "image_id", "dx"))
-    names = HAM10000.label_names
-    for image, row in rows.items():
-        if row["dx"] not in names:
-            raise BadInput(
-                f"{path}: image {image} has the unknown dx {row['dx']!r}; "
-                f"{nearest(row['dx'], names)}"
-            )
-    labels = [names.index(row["dx"]) for row in rows.values()]
-    return dict(zip(rows, zip(labels, _lesions(rows, rows), strict=True), strict=True))
+    rows = _rows(path, {"image_id": parse_name, "dx": _dx, "lesion_id": str})
+    labels = {image: label for image, (label, _) in rows.items()}
+    return _with_lesions(labels, {image: lesion for image, (_, lesion) in rows.items()})
 
 
 def read_isic2019(truth: Path, metadata: Path | None = None) -> Diagnoses:
     """Read a column of 0.0 or 1.0 for each class, and the lesion of each image from `metadata`."""
-    rows = _rows(truth, "image", ("image", *_ISIC_COLUMNS))
-    labels = [_one_hot(truth, image, row) for image, row in rows.items()]
+    classes = [name.upper() for name in ISIC2019.label_names]
+    labels = {}
+    for image, flags in _rows(truth, {"image": parse_name} | dict.fromkeys(classes, _flag)).items():
+        if sum(flags) != 1:
+            chosen = " and ".join(name for name, flag in zip(classes, flags, strict=True) if flag)
+            raise BadInput(
+                f"{truth}: image {image} has class {chosen or 'none'}; give it exactly one of "
+                f"{', '.join(classes)}"
+            )
+        labels[image] = flags.index(True)
     if metadata is None:
-        return {image: (label, None) for image, label in zip(rows, labels, strict=True)}
-    known = _rows(metadata, "image", ("image", "lesion_id"))
-    return dict(zip(rows, zip(labels, _lesions(rows, known), strict=True), strict=True))
+        return {image: (label, None) for image, label in labels.items()}
+    lesions = _rows(metadata, {"image": parse_name, "lesion_id": str})
+    return _with_lesions(labels, {image: lesion for image, (lesion,) in lesions.items()})
 
 
 def decoded(
@@ -172,59 +172,39 @@ def _find_table(root: Path, name: str, folder: str, tables: Sequence[str]) -> Pa
     return found
 
 
-def _one_hot(path: Path, image: str, row: Row) -> int:
-    columns = [name for name in (*_ISIC_COLUMNS, "UNK") if name in row]
-    chosen = [name for name in columns if _flag(path, image, name, row[name])]
-    if len(chosen) != 1 or chosen == ["UNK"]:
-        raise BadInput(
-            f"{path}: image {image} has class {' and '.join(chosen) or 'none'}; give it exactly "
-            f"one of {', '.join(_ISIC_COLUMNS)}"
-        )
-    return _ISIC_COLUMNS[chosen[0]]
+def _dx(text: str) -> int:
+    names = HAM10000.label_names
+    if text not in names:
+        raise UnreadableCell(f"{quoted(text)} is no diagnosis; {nearest(text, names)}")
+    return names.index(text)
 
 
-def _flag(path: Path, image: str, column: str, text: str) -> bool:
-    try:
-        return {0.0: False, 1.0: True}[float(text)]
-    except (ValueError, KeyError):
-        raise BadInput(f"{path}: image {image} has {column} = {text!r}; write 0.0 or 1.0") from None
+def _flag(text: str) -> bool:
+    if text not in _FLAGS:
+        raise UnreadableCell(f"{quoted(text)} is not 0.0 or 1.0; write one of them")
+    return _FLAGS[text]
 
 
-def _lesions(images: Iterable[str], known: Mapping[str, Row]) -> list[int]:
+def _with_lesions(labels: Mapping[str, int], lesions: Mapping[str, str]) -> Diagnoses:
     """Number the lesions; an image without a lesion id is a lesion of its own."""
-    numbers: dict[tuple[bool, str], int] = {}
-    ids = ((image, known.get(image, {}).get("lesion_id", "")) for image in images)
-    return [numbers.setdefault((not id_, id_ or image), len(numbers)) for image, id_ in ids]
+    numbers: dict[tuple[str, str], int] = {}
+    found = {}
+    for image, label in labels.items():
+        lesion = lesions.get(image, "")
+        key = (lesion, "") if lesion else ("", image)
+        found[image] = label, numbers.setdefault(key, len(numbers))
+    return found
 
 
-def _rows(path: Path, key: str, columns: Sequence[str]) -> dict[str, Row]:
-    """Read the rows of a table by their key; raise BadInput if a key is missing or repeated."""
-    rows: dict[str, Row] = {}
-    for line, row in _lines(path, columns):
-        if not row[key] or row[key] in rows:
-            wrong = f"{row[key]} is listed twice" if row[key] else f"no {key}"
-            raise BadInput(f"{path}: line {line}: {wrong}; keep one row for each image")
-        rows[row[key]] = row
+def _rows(path: Path, columns: Mapping[str, Callable[[str], Any]]) -> dict[str, list[Any]]:
+    """Read the rows of a table by the image that the first of the columns names."""
+    table, rows = open_table(path), dict[str, list[Any]]()
+    for place, (image, *values) in table.parsed(columns):
+        if image in rows:
+            raise BadInput(
+                f"{table.at(place)}: {image} is listed twice; keep one row of each image"
+            )
+        rows[image] = values
     if not rows:
         raise BadInput(f"{path}: lists no images; download it again")
     return rows
-
-
-def _lines(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, Row]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            tabs = "\t" in file.readline()
-            file.seek(0)
-            reader = csv.DictReader(file, restval="", delimiter="\t" if tabs else ",")
-            found = reader.fieldnames or ()
-            for column in columns:
-                if column not in found:
-                    has = ", ".join(found) or "nothing"
-                    raise BadInput(f"{path}: column {column!r} is missing (found {has}); add it")
-            yield from ((reader.line_num, row) for row in reader)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}; make the file readable") from None
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: is not UTF-8 ({error}); save it as UTF-8") from None
-    except csv.Error as error:
-        raise BadInput(f"{path}: is not a table ({error}); download it again") from None

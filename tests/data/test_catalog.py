@@ -319,12 +319,12 @@ def test_only_public_datasets_can_be_checked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_the_official_release_needs_no_note(name: str) -> None:
-    assert count_notes(name, RELEASES[name].counts) == ()
+    assert count_notes(RELEASES[name], RELEASES[name].counts) == ()
 
 
 def test_different_label_counts_with_the_same_total_are_noted() -> None:
     counts = dict(RELEASES["ham10000"].counts["all"]) | {"df": 116, "nv": 6704}
-    assert count_notes("ham10000", {"all": counts}) == (
+    assert count_notes(RELEASES["ham10000"], {"all": counts}) == (
         "ham10000: images by label (official) differ: df 116 (115), nv 6,704 (6,705)",
     )
 

@@ -373,7 +373,7 @@ def _until(true: Callable[[], bool], seconds: float = 30) -> None:
         time.sleep(0.01)
 
 
-IMAGES = Source("http://official/a", "a.zip", 0, None, "set/images", "ISIC_*.jpg", count=2)
+IMAGES = Source("http://official/a", "a.zip", 0, "set/images", "ISIC_*.jpg", count=2)
 PACKED = replace(IMAGES, file="a.tar.gz")
 
 

@@ -17,8 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from fedraw.data.readers import Copy, Samples, find_copy
-from fedraw.data.releases import FLIGHTS
+from fedraw.data.releases import RELEASES
 from fedraw.errors import BadInput
+
+FLIGHTS = RELEASES["flights"]
 
 COLUMNS = ("tailnum", "carrier", "origin", "dest")
 # The smallest delay of each label after the first, in minutes, in the order of the labels.

@@ -20,8 +20,11 @@ import numpy.typing as npt
 
 from fedraw.core.types import Ints
 from fedraw.data.readers import PART, Copy, Samples, find_copy, read_bytes
-from fedraw.data.releases import CIFAR10, EMNIST, Release
+from fedraw.data.releases import RELEASES, Release
 from fedraw.errors import BadInput
+
+EMNIST = RELEASES["emnist"]
+CIFAR10 = RELEASES["cifar10"]
 
 Pixels = npt.NDArray[np.uint8]
 

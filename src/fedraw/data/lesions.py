@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 
 from fedraw.data.readers import LESION, Copy, Samples, search_places
-from fedraw.data.releases import HAM10000, ISIC2019, LESION_IDS, Release
+from fedraw.data.releases import LESION_IDS, RELEASES, Release
 from fedraw.errors import BadInput, MissingExtra, nearest
 from fedraw.storage.tables import UnreadableCell, open_table, parse_name, quoted
+
+HAM10000 = RELEASES["ham10000"]
+ISIC2019 = RELEASES["isic2019"]
 
 _TRUTH = "ISIC_2019_Training_GroundTruth.csv"
 _HAM_TABLES = ("HAM10000_metadata.csv", "HAM10000_metadata", "HAM10000_metadata.tab")

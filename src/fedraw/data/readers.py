@@ -258,7 +258,7 @@ def _described(release: Release, parts: Sequence[Samples]) -> tuple[Counts, tupl
         part: count_labels(labels[of == part], release.label_names) for part in release.counts
     }
     extents = Counter(extent for part in parts for extent in part.extents)
-    return counts, (*count_notes(release.name, counts), *extent_notes(release.name, extents))
+    return counts, (*count_notes(release, counts), *extent_notes(release, extents))
 
 
 def _split(

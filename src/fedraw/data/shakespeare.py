@@ -16,8 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from fedraw.data.readers import Copy, Samples, find_copy, read_bytes
-from fedraw.data.releases import SHAKESPEARE
+from fedraw.data.releases import RELEASES
 from fedraw.errors import BadInput
+
+SHAKESPEARE = RELEASES["shakespeare"]
 
 BEFORE = AFTER = 7
 _PIECE = BEFORE + 1 + AFTER

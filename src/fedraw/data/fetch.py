@@ -21,6 +21,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from fedraw.core.text import counted
 from fedraw.data.releases import Progress, Release, Source, damage, find, missing, size_text
 from fedraw.errors import BadInput, FedrawError, MissingExtra
 from fedraw.storage.files import PARTIAL
@@ -44,10 +45,6 @@ _CHUNK = 1 << 16  # bytes
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 # The name of a member, its content, and whether it is a link or a device.
 Member = tuple[str, IO[bytes] | None, bool]
-
-
-class DownloadFailed(FedrawError):
-    """The file cannot be downloaded now: no network, refused, gone, or repeatedly interrupted."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +158,7 @@ def _check_free_space(release: Release, sources: list[Source], downloads: Path) 
 def _obtain(
     release: Release, source: Source, downloads: Path, progress: Progress, options: FetchOptions
 ) -> None:
+    """Use the archive that is there, or download it; it appears only when it is complete."""
     archive = downloads / source.file
     if options.force:
         archive.unlink(missing_ok=True)
@@ -170,93 +168,92 @@ def _obtain(
             raise BadInput(f"{archive}: {wrong}; delete it, or download it again with force=True")
         options.notify(f"using {archive}, which exists already")
         return
-    try:
-        _download(source, archive, progress, options)
-    except DownloadFailed as error:
-        raise FedrawError(
-            f"{error}\nTo fetch it by hand: download {source.url} (terms: {release.homepage}), "
-            f"save it as {source.file} in {downloads.absolute()}, and repeat the command."
-        ) from error
-
-
-def _download(source: Source, archive: Path, progress: Progress, options: FetchOptions) -> None:
-    """Download an archive, which appears only when it is complete and verified."""
-    part = archive.parent.with_name(archive.parent.name + PARTIAL)
+    part = downloads.with_name(downloads.name + PARTIAL)
     shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
-    bar = _Bar(source.file, progress)
-    responses: list[requests.Response] = []
-    get = pooch.HTTPDownloader(
-        progressbar=bar,
-        chunk_size=_CHUNK,
-        timeout=options.timeout,
-        headers={"Accept-Encoding": "identity"},
-        hooks={"response": lambda response, **_: responses.append(response)},
-    )
-
-    def attempt(url: str, output_file: str, of: object) -> None:
-        bar.reset()
-        try:
-            get(url, output_file, of)
-        except requests.RequestException as error:
-            if not _may_pass(error, bar):
-                raise DownloadFailed(_told(url, error)) from error
-            options.notify(f"{_told(url, error)}; trying again")
-            raise
-        except OSError as error:
-            raise FedrawError(
-                f"{part}: {error.strerror} after {size_text(bar.done)}; free "
-                f"{size_text(max(bar.total, bar.done))}, and repeat the command"
-            ) from error
-        finally:
-            for response in responses:  # pooch leaves them open after an error
-                response.close()
-        wrong = damage(source, Path(output_file))
-        if wrong is not None:
-            raise FedrawError(f"{url}: the downloaded file {wrong}; it was removed, so try again")
-
     pooch.get_logger().setLevel("WARNING")
     files = pooch.create(
         part,
         base_url="",
-        registry={source.file: None},  # `attempt` compares with the published checksum
+        registry={source.file: None},  # a wrong file is not downloaded again, see _Download
         urls={source.file: source.url},
         retry_if_failed=options.attempts - 1,
     )
     try:
-        Path(files.fetch(source.file, downloader=attempt)).replace(archive)
-    except requests.RequestException as error:
-        told = _told(source.url, error)
-        raise DownloadFailed(f"{told}; gave up after {options.attempts} attempts") from error
+        download = _Download(source, progress, options)
+        Path(files.fetch(source.file, downloader=download)).replace(archive)
+    except (_Final, requests.RequestException) as error:
+        raise FedrawError(
+            f"{download.problem}; gave up after {counted(download.asked, 'attempt')}\nTo fetch it "
+            f"by hand: download {source.url} (terms: {release.homepage}), save it as "
+            f"{source.file} in {downloads.absolute()}, and repeat the command."
+        ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
 
-@dataclass
-class _Bar:
-    """A progress bar as pooch calls it."""
+class _Final(Exception):
+    """A failure that no other attempt can change."""
 
-    name: str
+
+@dataclass
+class _Download:
+    """One download, as pooch calls it: the downloader, and its own progress bar."""
+
+    source: Source
     progress: Progress
+    options: FetchOptions
+    asked: int = 0
+    problem: str = ""
     total: int = 0  # the length of the file, once the server has answered
     done: int = 0
+
+    def __call__(self, url: str, output_file: str, of: pooch.Pooch) -> None:
+        responses: list[requests.Response] = []
+        get = pooch.HTTPDownloader(
+            progressbar=self,
+            chunk_size=_CHUNK,
+            timeout=self.options.timeout,
+            headers={"Accept-Encoding": "identity"},
+            hooks={"response": lambda response, **_: responses.append(response)},
+        )
+        self.asked += 1
+        self.reset()
+        try:
+            get(url, output_file, of)
+        except requests.RequestException as error:
+            self.problem = _told(url, error)
+            if self._is_final(error):
+                raise _Final from error
+            self.options.notify(f"{self.problem}; attempt {self.asked} of {self.options.attempts}")
+            raise
+        except OSError as error:
+            raise FedrawError(
+                f"{output_file}: {error.strerror} after {size_text(self.done)}; free "
+                f"{size_text(max(self.total, self.done))}, and repeat the command"
+            ) from error
+        finally:
+            for response in responses:  # pooch leaves them open after an error
+                response.close()
+        wrong = damage(self.source, Path(output_file))
+        if wrong is not None:
+            raise FedrawError(f"{url}: the downloaded file {wrong}; it was removed, so try again")
+
+    def _is_final(self, error: requests.RequestException) -> bool:
+        """Return whether no other attempt can help: a refusal, or nobody has ever answered."""
+        if error.response is not None:
+            return error.response.status_code not in _TRANSIENT
+        return self.total == 0
 
     def update(self, size: int) -> None:
         self.done += size  # of a whole chunk, even if the last one is shorter
         self.done = min(self.done, self.total or self.done)
-        self.progress(self.name, self.done, self.total)
+        self.progress(self.source.file, self.done, self.total)
 
     def reset(self) -> None:
         self.done = 0
 
     def close(self) -> None:
         pass
-
-
-def _may_pass(error: requests.RequestException, bar: _Bar) -> bool:
-    """Return whether another attempt may help: the server answered once, or asks for patience."""
-    if error.response is not None:
-        return error.response.status_code in _TRANSIENT
-    return bar.total > 0
 
 
 def _told(url: str, error: requests.RequestException) -> str:
@@ -269,16 +266,17 @@ def _told(url: str, error: requests.RequestException) -> str:
 
 def _copy_all(source: Source, archive: Path, part: Path, progress: Progress) -> int:
     done = 0
-    for path, content, is_special in _members(source, archive):
-        if is_special or _leaves(path):
+    for name, content, is_special in _members(source, archive):
+        path = PurePosixPath(name)
+        leaves = path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name
+        if is_special or leaves:
             what = "a link or device" if is_special else "a path that leaves the folder"
             raise BadInput(
-                f"{archive}: member {path!r} is {what}, which the official archive does not have; "
+                f"{archive}: member {name!r} is {what}, which the official archive does not have; "
                 "delete the file and fetch it again"
             )
-        name = PurePosixPath(path).name
-        if content is not None and fnmatchcase(name, source.members):
-            with (part / name).open("wb") as file:
+        if content is not None and fnmatchcase(path.name, source.members):
+            with (part / path.name).open("wb") as file:
                 shutil.copyfileobj(content, file, 1 << 20)
             done += 1
             progress(f"unpack {source.file}", done, source.count)
@@ -303,8 +301,3 @@ def _members(source: Source, archive: Path) -> Iterator[Member]:
             # The tar ends before the gzip stream, whose CRC is checked at its end.
             while stream.read(1 << 20):
                 pass
-
-
-def _leaves(name: str) -> bool:
-    path = PurePosixPath(name)
-    return path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name

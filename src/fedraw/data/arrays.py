@@ -51,6 +51,13 @@ class Samples:
     clients: tuple[ClientId, ...] = ()
     test: Samples | None = None
 
+    def none(self) -> Samples:
+        """Return samples of the same kind, but none of them."""
+        labels, targets = (
+            None if values is None else values[:0] for values in (self.labels, self.targets)
+        )
+        return replace(self, inputs=self.inputs.select([]), labels=labels, targets=targets)
+
 
 def from_arrays(  # noqa: PLR0913 - one argument for each array
     inputs: Any,
@@ -109,7 +116,10 @@ def read_samples(
                 f"{prefix}inputs have shape {x.shape} and {key} {y.shape}; give one target for "
                 "each sample"
             )
-        targets = _as_targets(key, y)
+        if y.dtype.kind not in "iufb":
+            raise BadInput(f"{key} have type {y.dtype}; with groups, give numbers to predict")
+        with np.errstate(over="ignore"):  # an overflow becomes inf, which Dataset refuses
+            targets = np.asarray(y, np.int64 if y.dtype.kind in "iu" else np.float32)
         if groups is None:
             return Samples(name, x, None, targets)
         key, y = f"{prefix}groups", as_array(f"{prefix}groups", groups)
@@ -127,40 +137,41 @@ def to_dataset(samples: Samples, holdout: float, rng: np.random.Generator | None
 
     A client whose samples would all be held out keeps them.
     """
-    test, x, names = samples.test, samples.inputs, samples.label_names
-    if test is None and rng is None:
+    if samples.test is None and rng is None:
         raise BadInput(
             "there are no test arrays; give them, or pass rng = a generator to hold out a test set"
         )
-    if test is not None:
-        check_alike(samples, test, "the training set", "the test set")
-        names = test.label_names if names is None else names
-    held = Samples("", x.select([]), None) if test is None else test
-    if samples.labels is None:
-        labels, test_labels = (np.zeros(len(part.inputs), np.int64) for part in (samples, held))
-        names = (NO_LABELS,)
+    test = samples.none() if samples.test is None else samples.test
+    check_alike(samples, test, "the training set", "the test set")
+    if samples.labels is None or test.labels is None:
+        numbers = [np.zeros(len(part.inputs), np.int64) for part in (samples, test)]
+        names: Sequence[str] = (NO_LABELS,)
     else:
-        none = samples.labels[:0]
-        given = [samples.labels, none if held.labels is None else held.labels]
-        (labels, test_labels), names = number_labels(given, names)
-    targets = samples.targets
+        known = test.label_names if samples.label_names is None else samples.label_names
+        numbers, names = number_labels([samples.labels, test.labels], known)
     whole = Dataset(
         samples.name,
-        x,
-        labels,
-        held.inputs,
-        test_labels,
-        names,
-        targets=targets,
-        test_targets=targets[:0] if test is None and targets is not None else held.targets,
+        samples.inputs,
+        numbers[0],
+        test.inputs,
+        numbers[1],
+        tuple(names),
+        targets=samples.targets,
+        test_targets=test.targets,
         owners=samples.owners,
         clients=samples.clients,
         has_labels=samples.labels is not None,
         columns=samples.columns,
     )
-    if test is not None or rng is None:
+    if samples.test is not None or rng is None:
         return whole
-    return whole.keep(*_held_out(whole, holdout, rng))
+    kept, held = stratified_holdout(whole.labels, holdout, rng)
+    owners = whole.owners
+    if owners is not None:
+        count = np.bincount(owners[kept][owners[kept] >= 0], minlength=len(whole.clients))
+        returned = (owners[held] >= 0) & (count == 0)[owners[held]]
+        kept, held = np.sort(np.concatenate([kept, held[returned]])), held[~returned]
+    return whole.keep(kept, held=held)
 
 
 def check_alike(one: Samples, other: Samples, first: str, second: str) -> None:
@@ -205,20 +216,6 @@ def read_columns(columns: Mapping[str, Any], samples: int) -> dict[str, Array]:
     return read
 
 
-def _held_out(
-    dataset: Dataset, holdout: float, rng: np.random.Generator
-) -> tuple[Ints, None, Ints]:
-    """Draw the samples to keep and those to hold out; return them to clients without others."""
-    kept, held = stratified_holdout(dataset.labels, holdout, rng)
-    owners = dataset.owners
-    if owners is not None:
-        kept_owners = owners[kept]
-        count = np.bincount(kept_owners[kept_owners >= 0], minlength=len(dataset.clients))
-        returned = (owners[held] >= 0) & (count == 0)[owners[held]]
-        kept, held = np.sort(np.concatenate([kept, held[returned]])), held[~returned]
-    return kept, None, held
-
-
 def load_npz(path: Path, rng: np.random.Generator) -> Dataset:
     """Load a dataset from an .npz file of your own.
 
@@ -230,15 +227,13 @@ def load_npz(path: Path, rng: np.random.Generator) -> Dataset:
     with error_context(path):
         arrays = _read_npz(Path(path))
         names = arrays.pop("label_names", None)
-        columns = {
-            key.removeprefix(_COLUMN): arrays.pop(key) for key in list(arrays) if _is_column(key)
-        }
+        columns = [key for key in arrays if key.startswith(_COLUMN)]
         return from_arrays(
-            **arrays,
             name=Path(path).stem,
             label_names=None if names is None else names.astype(str).ravel().tolist(),
-            columns=columns,
+            columns={key.removeprefix(_COLUMN): arrays.pop(key) for key in columns},
             rng=rng,
+            **arrays,
         )
 
 
@@ -322,17 +317,8 @@ def number_labels(
             f"label {largest} is too large for a class; number the labels from 0 without gaps, or "
             "give names as labels"
         )
-    return [part.astype(np.int64) for part in parts], tuple(
-        map(str, range(largest + 1) if given is None else given)
-    )
-
-
-def _as_targets(key: str, values: Array) -> Array:
-    if values.dtype.kind not in "iufb":
-        raise BadInput(f"{key} have type {values.dtype}; with groups, give numbers to predict")
-    dtype = np.int64 if values.dtype.kind in "iu" else np.float32
-    with np.errstate(over="ignore"):
-        return np.asarray(values, dtype)
+    names = tuple(map(str, range(largest + 1) if given is None else given))
+    return [part.astype(np.int64) for part in parts], names
 
 
 def _as_labels(key: str, array: Array) -> Array:
@@ -363,32 +349,24 @@ def _read_npz(path: Path) -> dict[str, Any]:
             raise BadInput(
                 "not an .npz file; write it with numpy.savez(path, inputs=..., labels=...)"
             )
-        _check_keys(archive.files)
-        arrays = {}
+        arrays: dict[str, Any] = {}
         for key in archive.files:
+            name = _ALIASES.get(key, key)
+            if name not in (*_REQUIRED, *_OPTIONAL) and not name.startswith(_COLUMN):
+                raise BadInput(
+                    f"unknown key {key!r}; {nearest(key, (*_REQUIRED, *_OPTIONAL, *_ALIASES))}"
+                )
+            if name in arrays:
+                raise BadInput(f"key {key!r} means the same as another one; keep one of them")
             try:
-                arrays[_ALIASES.get(key, key)] = archive[key]
+                arrays[name] = archive[key]
             except _UNREADABLE as error:
                 raise BadInput(
                     f"key {key!r} cannot be read ({error}); save plain arrays of numbers or text, "
                     "not objects"
                 ) from error
-    return arrays
-
-
-def _check_keys(keys: Sequence[str]) -> None:
-    known = (*_REQUIRED, *_OPTIONAL, *_ALIASES)
-    for key in keys:
-        if key not in known and not _is_column(key):
-            raise BadInput(f"unknown key {key!r}; {nearest(key, known)}")
-        if _ALIASES.get(key) in keys:
-            raise BadInput(f"{key!r} and {_ALIASES[key]!r} mean the same; keep one of them")
-    named = {_ALIASES.get(key, key) for key in keys}
     for key in _REQUIRED:
-        if key not in named:
-            found = ", ".join(keys) or "no key at all"
+        if key not in arrays:
+            found = ", ".join(arrays) or "no key at all"
             raise BadInput(f"key {key!r} is missing (found {found}); add it")
-
-
-def _is_column(key: str) -> bool:
-    return key.startswith(_COLUMN) and key != _COLUMN
+    return arrays

@@ -142,12 +142,12 @@ def check_copy(copy: Copy, progress: Progress | None) -> CheckReport:
     """Read every file of a copy in full, and continue after a damaged one."""
     if not copy.files:
         refuse_incomplete(copy)
-    name, damaged = copy.release.name, list[str]()
+    name = copy.release.name
     try:
         files, lacks = copy.listed()
     except BadInput as problem:
         return CheckReport(name, {part: {} for part in copy.release.counts}, (), (str(problem),))
-    damaged += [f"{lack}: missing in {copy.searched}" for lack in lacks]
+    damaged = [f"{lack}: missing in {copy.searched}" for lack in lacks]
     found = [_without_inputs(one) for one in _read(copy, files, "checking", progress, damaged)]
     counts, notes = _described(copy.release, found)
     return CheckReport(name, counts, notes, tuple(damaged))

@@ -187,8 +187,10 @@ def _kinds(samples: Samples) -> Iterator[str | None]:
     yield f"inputs of shape {samples.inputs.shape[1:]} and type {samples.inputs.dtype}"
     names, labels, targets = samples.label_names, samples.labels, samples.targets
     yield None if names is None else f"the label names {several(names, 10)}"
-    kind = None if labels is None else "names" if labels.dtype.kind == "U" else "numbers"
-    yield "no labels" if labels is None else f"{kind} as labels" if labels.size else None
+    yield "no labels" if labels is None else "labels"
+    kind = "names" if labels is not None and labels.dtype.kind == "U" else "numbers"
+    # With label names, numbers are positions in them.
+    yield None if labels is None or names is not None or not labels.size else f"{kind} as labels"
     yield "no targets" if targets is None else f"targets of shape {targets.shape[1:]}"
 
 
@@ -197,7 +199,8 @@ _REMEDIES = (
     "name the same columns for all with inputs=[...]",
     "give all the same shape and type (only uint8 is divided by 255)",
     "give all the same names in the same order",
-    "give all names, or all numbers (labels of a float type are targets of a regression)",
+    "give all the same (labels of a float type are targets of a regression)",
+    "give all names, or all numbers",
     "give all the same (labels of a float type are targets of a regression)",
 )
 
@@ -302,23 +305,25 @@ def number_labels(
     >>> number_labels([np.array([0, 2])], None)
     ([array([0, 2])], ('0', '1', '2'))
     """
-    arrays = [part for part in parts if part.size]
-    if arrays and arrays[0].dtype.kind == "U":
-        names = tuple(map(str, np.unique(np.concatenate(arrays)) if given is None else given))
-        number = {name: position for position, name in enumerate(names)}
-        unknown = next((y for array in arrays for y in array.tolist() if y not in number), None)
-        if unknown is not None:
-            raise BadInput(f"label {unknown!r} is not among label_names; {nearest(unknown, names)}")
-        return [np.array([number[y] for y in part.tolist()], np.int64) for part in parts], names
+    texts = [part for part in parts if part.dtype.kind == "U"]
     # The arrays are not concatenated, because NumPy converts uint64 beside int64 to floats.
-    largest = max((int(array.max()) for array in arrays), default=-1)
+    numbers = [int(part.max()) for part in parts if part.size and part.dtype.kind != "U"]
+    largest = max(numbers, default=-1)
     if largest >= (_MAX_LABELS if given is None else 2**63):
         raise BadInput(
             f"label {largest} is too large for a class; number the labels from 0 without gaps, or "
             "give names as labels"
         )
-    names = tuple(map(str, range(largest + 1) if given is None else given))
-    return [part.astype(np.int64) for part in parts], names
+    found = np.unique(np.concatenate(texts)) if texts else np.arange(largest + 1)
+    names = tuple(map(str, found.tolist() if given is None else given))
+    number = {name: position for position, name in enumerate(names)}
+    unknown = next((y for part in texts for y in part.tolist() if y not in number), None)
+    if unknown is not None:
+        raise BadInput(f"label {unknown!r} is not among label_names; {nearest(unknown, names)}")
+    return [
+        np.array([number[y] for y in part.tolist()] if part.dtype.kind == "U" else part, np.int64)
+        for part in parts
+    ], names
 
 
 def _as_labels(key: str, array: Array) -> Array:

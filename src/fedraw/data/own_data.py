@@ -28,7 +28,6 @@ from fedraw.data.arrays import (
     Samples,
     as_array,
     check_alike,
-    number_labels,
     read_samples,
     to_dataset,
 )
@@ -74,16 +73,24 @@ def own_dataset(
 
     """
     if isinstance(data, Dataset):
-        dataset = with_test(data, test)
-        return dataset if shares is None else with_shares(dataset, shares)
+        dataset: Dataset = data
+        if test is not None:
+            both = to_dataset(replace(_read_dataset(data), test=_read_test(test)), holdout, rng)
+            dataset = replace(
+                data,
+                test_inputs=both.test_inputs,
+                test_labels=both.test_labels,
+                test_targets=both.test_targets,
+            )
+        return dataset if shares is None else _with_shares(dataset, shares)
     found = _read_all(data)
     refuse_constant(found)
     if test is not None:
         found = replace(found, test=_read_test(test))
-    return to_dataset(found if shares is None else with_shares(found, shares), holdout, rng)
+    return to_dataset(found if shares is None else _with_shares(found, shares), holdout, rng)
 
 
-def with_shares(data: Given, shares: Shares) -> Given:
+def _with_shares(data: Given, shares: Shares) -> Given:
     """Return a dataset, or samples, with each training sample assigned to a client."""
     if data.clients:
         raise BadInput(
@@ -93,19 +100,6 @@ def with_shares(data: Given, shares: Shares) -> Given:
     size = len(data.inputs)
     checked = check_partition(shares, size)
     return replace(data, owners=owners_of(checked, size), clients=tuple(checked))
-
-
-def with_test(dataset: Dataset, test: Any) -> Dataset:
-    """Return the dataset with the user's own test data, in any form, as its test set."""
-    if test is None:
-        return dataset
-    held = _read_test(test)
-    if held.labels is not None and dataset.has_labels:
-        (numbers,), _ = number_labels([held.labels], dataset.label_names)
-        held = replace(held, labels=numbers)
-    check_alike(_read_dataset(dataset), held, "the dataset", "the test set")
-    numbers = np.zeros(len(held.inputs), np.int64) if held.labels is None else held.labels
-    return replace(dataset, test_inputs=held.inputs, test_labels=numbers, test_targets=held.targets)
 
 
 def is_per_client(data: Any) -> TypeGuard[list[Any] | dict[Any, Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fedraw.data.releases import HAM10000, ISIC2019
+from fedraw.data.lesions import HAM10000, ISIC2019
 
 Bytes = npt.NDArray[np.uint8]
 

@@ -223,7 +223,7 @@ def test_the_holdout_depends_on_the_generator_only() -> None:
         ),
         (lambda: from_arrays(np.eye(2), [0, 1], test_inputs=np.eye(2)), "give both, or neither"),
         (lambda: from_arrays(np.eye(2), [0.0, 1.5, 2.0], rng=rng()), "one target for each sample"),
-        (lambda: from_arrays(np.eye(2), [0.0, np.nan], rng=rng()), r"targets\[0\].*not a finite"),
+        (lambda: from_arrays(np.eye(2), [0.0, np.nan], rng=rng()), r"targets\[1\].*not a finite"),
         (lambda: from_arrays(np.eye(2), [1, 2], groups=[0.5, 1.5], rng=rng()), "groups have type"),
         (lambda: from_arrays(np.eye(2), ["a", "b"], groups=[0, 1], rng=rng()), "give numbers to"),
         (lambda: from_arrays(np.eye(2), [0, -1], rng=rng()), r"labels\[1\] = -1"),
@@ -262,7 +262,7 @@ def test_the_holdout_depends_on_the_generator_only() -> None:
         ),
         (
             lambda: from_arrays(np.eye(2), ["a", "b"], test_inputs=np.eye(2), test_labels=[0, 1]),
-            "names in one array",
+            "the test set has numbers as labels and the training set has names",
         ),
         (
             lambda: from_arrays(
@@ -271,7 +271,7 @@ def test_the_holdout_depends_on_the_generator_only() -> None:
                 test_inputs=np.ones((1, 2), dtype=np.uint8),
                 test_labels=[0],
             ),
-            "give both the same type",
+            "give all the same shape and type",
         ),
     ],
 )

@@ -220,29 +220,29 @@ def root(tmp_path: Path) -> Path:
 def test_a_killed_decoding_leaves_no_entry_that_looks_complete(root: Path) -> None:
     kept = root.parent / "cache"
     with decoding(root, "pause") as process:
-        assert line(process) == "decoding ham10000 0 260"
-        assert line(process) == "decoding ham10000 256 260"
+        assert line(process) == "reading ham10000 0 260"
+        assert line(process) == "reading ham10000 256 260"
         process.kill()
         process.wait()
     lock, remains = sorted(kept.iterdir())
     assert (lock.suffix, remains.suffix) == (".lock", ".part")
-    assert (remains / "images.npy").exists()
+    assert (remains / "inputs.npy").exists()
     told: list[tuple[str, int, int]] = []
     load(
         "ham10000", root=root, size=8, rng=np.random.default_rng(0),
         progress=lambda *what: told.append(what),
     )  # fmt: skip
-    assert told[0] == ("decoding ham10000", 0, 260)
+    assert told[0] == ("reading ham10000", 0, 260)
     assert not list(kept.glob("*.part"))
 
 
 def test_a_second_process_waits_for_the_entry_of_the_first(root: Path) -> None:
     with decoding(root, "pause") as first:
-        assert [line(first), line(first)][1] == "decoding ham10000 256 260"
+        assert [line(first), line(first)][1] == "reading ham10000 256 260"
         with decoding(root) as second:
             assert line(second) == "waiting for another process to prepare ham10000 0 1"
             *rest, made = lines(first)
-            assert rest == ["decoding ham10000 260 260"]
+            assert rest == ["reading ham10000 260 260"]
             assert lines(second) == [made]
     assert made == fingerprint(root)
 

@@ -17,8 +17,7 @@ from fedraw.data.arrays import from_arrays, load_npz
 from fedraw.data.flights import read_flights
 from fedraw.data.leaf import load_leaf
 from fedraw.data.partition import by_column
-from fedraw.data.releases import SHAKESPEARE
-from fedraw.data.shakespeare import read_play
+from fedraw.data.shakespeare import SHAKESPEARE, read_play
 from fedraw.errors import BadInput
 from fedraw.storage.lock import acquire
 

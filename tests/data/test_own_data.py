@@ -172,7 +172,7 @@ def test_the_columns_of_a_hugging_face_dataset_name_clients_too() -> None:
 
 def test_a_test_frame_needs_the_columns_of_the_training_frame() -> None:
     train, test = Columns(frame(), labels="y"), Columns(frame()[["b", "a", "c", "y"]], labels="y")
-    with pytest.raises(BadInput, match="inputs of the test data are the columns b, a, c"):
+    with pytest.raises(BadInput, match="the test set has the input columns b, a, c"):
         made(train, test=test)
 
 
@@ -277,12 +277,12 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "arrays in a list": (lambda: [X, Y], r"client 0: the data are an array of shape \(8, 3\)"),
     "other shapes": (
         lambda: {"a": (X, Y), "b": (X[:, :2], Y)},
-        r"client 'b' have shape \(2,\) and type float32, and those of client 'a' have shape \(3,\)",
+        r"client 'b' has inputs of shape \(2,\) and type float32 and client 'a' has .*\(3,\)",
     ),
-    "other types": (lambda: [(X, Y), (X.astype(int), Y)], "client 1 have .*int64.*float32"),
+    "other types": (lambda: [(X, Y), (X.astype(int), Y)], "client 1 has inputs.*int64.*float32"),
     "names and numbers": (
         lambda: [(X, Y), (X, ["cat"] * 8)],
-        "labels of client 1 are <U3 and those of client 0 are int64",
+        "client 1 has names as labels and client 0 has numbers as labels; give all names",
     ),
     "other label names": (
         lambda: [
@@ -291,7 +291,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         ],
         "client 1 has the label names dog, cat and client 0 has the label names cat, dog",
     ),
-    "labels of some": (lambda: [(X, Y), (X, Y / 2)], "client 0 has labels and client 1 has none"),
+    "labels of some": (lambda: [(X, Y), (X, Y / 2)], "client 1 has no labels and client 0"),
     "bad client name": (lambda: {1.5: (X, Y)}, "client 1.5 is not a name; use text or a whole"),
     "same client name": (lambda: {1: (X, Y), "1": (X, Y)}, "two clients are called '1'"),
     "no length": (Endless, "Endless has no length"),
@@ -353,7 +353,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "no inputs": (lambda: Columns({"y": Y}, labels="y"), "none is an input"),
     "frames in another order": (
         lambda: [Columns(frame(), labels="y"), Columns(frame()[["b", "a", "c", "y"]], labels="y")],
-        "inputs of client 1 are the columns b, a, c, and others are a, b, c",
+        "client 1 has the input columns b, a, c and client 0 has the input columns a, b, c",
     ),
     "clients of clients": (
         lambda: {"oslo": Columns(frame(site=1), labels="y", client="site")},
@@ -376,9 +376,12 @@ def test_bad_data_are_refused_with_a_remedy(what: str) -> None:
 @pytest.mark.parametrize(
     ("test", "words"),
     [
-        ((X[:, :2], Y), "test_inputs have shape"),
-        ((X.astype(np.uint8), Y), "give both the same (shape and )?type"),
-        ((X, Y / 2), "training (data have labels )?and the test data ha(s|ve)"),
+        ((X[:, :2], Y), r"test set has inputs of shape \(2,\)"),
+        ((X.astype(np.uint8), Y), "give all the same shape and type"),
+        (
+            (X, Y / 2),
+            "the test set has no labels and the training set has labels; give all the same",
+        ),
         (X, "test: the data are an array"),
     ],
 )
@@ -393,7 +396,7 @@ def test_test_data_with_other_labels_are_refused() -> None:
     with pytest.raises(BadInput, match=r"test_labels\[0\] = 9 is outside 0 to 1"):
         made(whole, test=(X, [9] * 8))
     with pytest.raises(
-        BadInput, match="the test data has the label names dog, cat and the dataset"
+        BadInput, match="the test set has the label names dog, cat and the training set"
     ):
         made(whole, test=Table({"x": X, "y": Y}, y=ClassLabel("dog", "cat")))
 

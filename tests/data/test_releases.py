@@ -72,6 +72,6 @@ def test_a_file_with_another_checksum_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"abc")
     right = "md5:900150983cd24fb0d6963f7d28e17f72"
-    assert damage(Source("", "a", 3, right, "file", "", "a"), path) is None
-    wrong = damage(Source("", "a", 3, "md5:00", "file", "", "a"), path)
+    assert damage(Source("", "a", 3, "", "a", checksum=right), path) is None
+    wrong = damage(Source("", "a", 3, "", "a", checksum="md5:00"), path)
     assert wrong == f"has {right}, but md5:00 is published"

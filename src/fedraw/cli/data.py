@@ -86,7 +86,7 @@ def fetch(
 ) -> None:
     """Download, verify and unpack datasets.
 
-    They come from their owners. Repeat the command to resume an interrupted download.
+    They come from their owners. After an interruption, repeat the command.
     """
     from fedraw.data.fetch import FetchOptions  # needs the extra 'data', unlike `list`
     from fedraw.data.fetch import fetch as fetch_release

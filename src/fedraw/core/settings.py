@@ -21,7 +21,6 @@ from typing import (
     Literal,
     Protocol,
     Self,
-    TypeVar,
     Union,
     get_args,
     get_origin,
@@ -31,8 +30,6 @@ from typing import (
 
 from fedraw.core.removed import is_neutral, removal
 from fedraw.errors import BadInput, nearest
-
-T = TypeVar("T")
 
 # A TOML integer has 64 bits.
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
@@ -186,7 +183,7 @@ def _keys(kind: Any) -> dict[str, Key]:
     return found
 
 
-def _only(kind: type[T], rules: Sequence[Any]) -> tuple[T, ...]:
+def _only(kind: Any, rules: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(rule for rule in rules if isinstance(rule, kind))
 
 

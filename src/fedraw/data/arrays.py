@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any
 
 import numpy as np
 
+from fedraw.core.text import several
 from fedraw.core.types import ClientId, Ints
-from fedraw.data.dataset import Array, Dataset, Inputs, check_samples, model_dtype
+from fedraw.data.dataset import Array, Dataset, Inputs, model_dtype
 from fedraw.data.partition import stratified_holdout
-from fedraw.errors import BadInput, nearest
+from fedraw.errors import BadInput, error_context, nearest
 
 # A dataset with a larger label is refused: the labels are probably identifiers, not classes.
 _MAX_LABELS = 65_536
@@ -28,6 +29,34 @@ _COLUMN = "column_"
 _UNREADABLE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, MemoryError)
 # The label name of all samples if they have neither labels nor groups.
 NO_LABELS = "all"
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """A user's samples, as every form of data gives them: a dataset before labels are numbered.
+
+    Labels are names or numbers, or None if there are only targets. `label_names` is None if the
+    form does not name the labels. `features` are the names of the columns that make an input.
+    `columns`, `owners` and `clients` are the same as in `Dataset`.
+    """
+
+    name: str
+    inputs: Inputs
+    labels: Array | None
+    targets: Array | None = None
+    label_names: Sequence[str] | None = None
+    features: tuple[str, ...] = ()
+    columns: Mapping[str, Array] = field(default_factory=dict)
+    owners: Ints | None = None
+    clients: tuple[ClientId, ...] = ()
+    test: Samples | None = None
+
+    def none(self) -> Samples:
+        """Return samples of the same kind, but none of them."""
+        labels, targets = (
+            None if values is None else values[:0] for values in (self.labels, self.targets)
+        )
+        return replace(self, inputs=self.inputs.select([]), labels=labels, targets=targets)
 
 
 def from_arrays(  # noqa: PLR0913 - one argument for each array
@@ -64,102 +93,116 @@ def from_arrays(  # noqa: PLR0913 - one argument for each array
     >>> ages.label_names, ages.targets
     (('f', 'm'), array([34., 60.], dtype=float32))
     """
-    train = read_samples(inputs, labels, groups)
+    train = read_samples(inputs, labels, groups, name=name)
     test = None
-    if test_inputs is not None and test_labels is not None:
-        test = read_samples(test_inputs, test_labels, test_groups, "test_")
-    elif test_inputs is not None or test_labels is not None:
+    if (test_inputs is None) != (test_labels is None):
         raise BadInput("only one of test_inputs and test_labels is given; give both, or neither")
-    train = replace(train, columns=read_columns(columns or {}, len(train.inputs)))
-    return make_dataset(name, train, test, label_names, holdout=holdout, rng=rng)
+    if test_inputs is not None:
+        test = read_samples(test_inputs, test_labels, test_groups, prefix="test_")
+    read = read_columns(columns or {}, len(train.inputs))
+    whole = replace(train, columns=read, label_names=label_names, test=test)
+    return to_dataset(whole, holdout, rng)
 
 
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """Samples before their labels are numbered: labels may be names, or None if there are none.
-
-    `columns` is the same as in `Dataset`.
-    """
-
-    inputs: Inputs
-    labels: Array | None
-    targets: Array | None = None
-    columns: Mapping[str, Array] = field(default_factory=dict)
-
-
-def read_samples(inputs: Any, labels: Any, groups: Any = None, prefix: str = "") -> Samples:
+def read_samples(
+    inputs: Any, labels: Any, groups: Any = None, *, prefix: str = "", name: str = "arrays"
+) -> Samples:
     """Read the arrays of one set of samples; messages name the arrays with `prefix`."""
-    x = Inputs(as_inputs(f"{prefix}inputs", inputs))
-    y = as_array(f"{prefix}labels", labels)
-    if groups is None and (y.dtype.kind != "f" or not y.size):
-        return Samples(x, _per_sample(f"{prefix}labels", x, _as_labels(f"{prefix}labels", y)))
-    if y.shape[:1] != x.shape[:1]:
+    x, key = Inputs(as_inputs(f"{prefix}inputs", inputs)), f"{prefix}labels"
+    y, targets = as_array(key, labels), None
+    if groups is not None or (y.dtype.kind == "f" and y.size):
+        if y.shape[:1] != x.shape[:1]:
+            raise BadInput(
+                f"{prefix}inputs have shape {x.shape} and {key} {y.shape}; give one target for "
+                "each sample"
+            )
+        if y.dtype.kind not in "iufb":
+            raise BadInput(f"{key} have type {y.dtype}; with groups, give numbers to predict")
+        with np.errstate(over="ignore"):  # an overflow becomes inf, which Dataset refuses
+            targets = np.asarray(y, np.int64 if y.dtype.kind in "iu" else np.float32)
+        if groups is None:
+            return Samples(name, x, None, targets)
+        key, y = f"{prefix}groups", as_array(f"{prefix}groups", groups)
+    y = _as_labels(key, y)
+    if y.shape != x.shape[:1]:
         raise BadInput(
-            f"{prefix}inputs have shape {x.shape} and {prefix}labels {y.shape}; give one target "
-            "for each sample"
-        )
-    targets = _as_targets(f"{prefix}labels", y)
-    if groups is None:
-        return Samples(x, None, targets)
-    group_labels = _as_labels(f"{prefix}groups", as_array(f"{prefix}groups", groups))
-    return Samples(x, _per_sample(f"{prefix}groups", x, group_labels), targets)
-
-
-def _per_sample(key: str, inputs: Inputs, labels: Array) -> Array:
-    """Return the labels, or raise BadInput if there is not one for each sample."""
-    if labels.shape != inputs.shape[:1]:
-        raise BadInput(
-            f"inputs have shape {inputs.shape} and {key} {labels.shape}; they need (n, ...) and "
+            f"{prefix}inputs have shape {x.shape} and {key} {y.shape}; they need (n, ...) and "
             "(n,), one for each sample"
         )
-    return labels
+    return Samples(name, x, y, targets)
 
 
-def make_dataset(
-    name: str,
-    train: Samples,
-    test: Samples | None,
-    label_names: Sequence[str] | None = None,
-    *,
-    holdout: float = 0.2,
-    rng: np.random.Generator | None = None,
-    owners: Ints | None = None,
-    clients: Sequence[ClientId] = (),
-) -> Dataset:
-    """Number the labels of the samples, and hold out a test set if there is none.
+def to_dataset(samples: Samples, holdout: float, rng: np.random.Generator | None) -> Dataset:
+    """Number the labels of samples, and hold out a test set if there is none.
 
-    `owners` and `clients` are the same as in `Dataset`. A client whose samples would all be held
-    out keeps them.
+    A client whose samples would all be held out keeps them.
     """
-    if test is None and rng is None:
+    if samples.test is None and rng is None:
         raise BadInput(
             "there are no test arrays; give them, or pass rng = a generator to hold out a test set"
         )
-    parts = [train] if test is None else [train, test]
-    _check_same_kind(parts)
-    has_labels = train.labels is not None
-    if has_labels:
-        numbers, names = encode_labels([part.labels for part in parts], label_names)
+    test = samples.none() if samples.test is None else samples.test
+    check_alike(samples, test, "the training set", "the test set")
+    if samples.labels is None or test.labels is None:
+        numbers = [np.zeros(len(part.inputs), np.int64) for part in (samples, test)]
+        names: Sequence[str] = (NO_LABELS,)
     else:
-        numbers, names = [np.zeros(len(part.inputs), np.int64) for part in parts], (NO_LABELS,)
-    if test is not None:
-        return Dataset(
-            name, train.inputs, numbers[0], test.inputs, numbers[1], names, (), train.targets,
-            test.targets, owners, tuple(clients), has_labels, train.columns,
-        )  # fmt: skip
-    assert rng is not None
-    (labels,) = numbers
-    check_samples("", train.inputs, labels, len(names))
-    kept, held = stratified_holdout(labels, holdout, rng)
+        known = test.label_names if samples.label_names is None else samples.label_names
+        numbers, names = number_labels([samples.labels, test.labels], known)
+    whole = Dataset(
+        samples.name,
+        samples.inputs,
+        numbers[0],
+        test.inputs,
+        numbers[1],
+        tuple(names),
+        targets=samples.targets,
+        test_targets=test.targets,
+        owners=samples.owners,
+        clients=samples.clients,
+        has_labels=samples.labels is not None,
+        columns=samples.columns,
+    )
+    if samples.test is not None or rng is None:
+        return whole
+    kept, held = stratified_holdout(whole.labels, holdout, rng)
+    owners = whole.owners
     if owners is not None:
-        kept, held = _return_to_empty_clients(owners, len(clients), kept, held)
-    x, y = train.inputs, train.targets
-    return Dataset(
-        name, x.select(kept), labels[kept], x.select(held), labels[held], names, (),
-        None if y is None else y[kept], None if y is None else y[held],
-        None if owners is None else owners[kept], tuple(clients), has_labels,
-        {column: values[kept] for column, values in train.columns.items()},
-    )  # fmt: skip
+        count = np.bincount(owners[kept][owners[kept] >= 0], minlength=len(whole.clients))
+        returned = (owners[held] >= 0) & (count == 0)[owners[held]]
+        kept, held = np.sort(np.concatenate([kept, held[returned]])), held[~returned]
+    return whole.keep(kept, held=held)
+
+
+def check_alike(one: Samples, other: Samples, first: str, second: str) -> None:
+    """Refuse samples that differ in kind; messages call the two `first` and `second`."""
+    for own, theirs, remedy in zip(_kinds(one), _kinds(other), _REMEDIES, strict=True):
+        if None not in (own, theirs) and own != theirs:
+            raise BadInput(f"{second} has {theirs} and {first} has {own}; {remedy}")
+
+
+def _kinds(samples: Samples) -> Iterator[str | None]:
+    """Describe what samples of several clients, or of training and test, have in common."""
+    yield f"the input columns {several(samples.features, 10)}" if samples.features else None
+    yield f"inputs of shape {samples.inputs.shape[1:]} and type {samples.inputs.dtype}"
+    names, labels, targets = samples.label_names, samples.labels, samples.targets
+    yield None if names is None else f"the label names {several(names, 10)}"
+    yield "no labels" if labels is None else "labels"
+    kind = "names" if labels is not None and labels.dtype.kind == "U" else "numbers"
+    # With label names, numbers are positions in them.
+    yield None if labels is None or names is not None or not labels.size else f"{kind} as labels"
+    yield "no targets" if targets is None else f"targets of shape {targets.shape[1:]}"
+
+
+# What to do about a difference in each of the kinds.
+_REMEDIES = (
+    "name the same columns for all with inputs=[...]",
+    "give all the same shape and type (only uint8 is divided by 255)",
+    "give all the same names in the same order",
+    "give all the same (labels of a float type are targets of a regression)",
+    "give all names, or all numbers",
+    "give all the same (labels of a float type are targets of a regression)",
+)
 
 
 def read_columns(columns: Mapping[str, Any], samples: int) -> dict[str, Array]:
@@ -176,16 +219,6 @@ def read_columns(columns: Mapping[str, Any], samples: int) -> dict[str, Array]:
     return read
 
 
-def _return_to_empty_clients(
-    owners: Ints, clients: int, kept: Ints, held: Ints
-) -> tuple[Ints, Ints]:
-    """Move the held-out samples of clients without other samples back to the training set."""
-    kept_owners = owners[kept]
-    has_none = np.bincount(kept_owners[kept_owners >= 0], minlength=clients) == 0
-    returned = (owners[held] >= 0) & has_none[owners[held]]
-    return np.sort(np.concatenate([kept, held[returned]])), held[~returned]
-
-
 def load_npz(path: Path, rng: np.random.Generator) -> Dataset:
     """Load a dataset from an .npz file of your own.
 
@@ -194,23 +227,17 @@ def load_npz(path: Path, rng: np.random.Generator) -> Dataset:
     `images`. The arrays may be anything that `from_arrays` accepts. Loading never executes code
     from the file.
     """
-    arrays = _read_npz(Path(path))
-    names = arrays.pop("label_names", None)
-    columns = {
-        key.removeprefix(_COLUMN): arrays.pop(key) for key in list(arrays) if _is_column(key)
-    }
-    try:
+    with error_context(path):
+        arrays = _read_npz(Path(path))
+        names = arrays.pop("label_names", None)
+        columns = [key for key in arrays if key.startswith(_COLUMN)]
         return from_arrays(
-            arrays.pop("inputs"),
-            arrays.pop("labels"),
             name=Path(path).stem,
             label_names=None if names is None else names.astype(str).ravel().tolist(),
-            columns=columns,
+            columns={key.removeprefix(_COLUMN): arrays.pop(key) for key in columns},
             rng=rng,
             **arrays,
         )
-    except BadInput as error:
-        raise BadInput(f"{path}: {error}") from error
 
 
 def as_inputs(key: str, inputs: Any) -> Array:
@@ -268,53 +295,35 @@ def _map_npy(key: str, path: Path) -> Array:
     return mapped
 
 
-def encode_labels(
-    parts: Sequence[Any], label_names: Sequence[str] | None
+def number_labels(
+    parts: Sequence[Array], given: Sequence[str] | None
 ) -> tuple[list[Ints], tuple[str, ...]]:
     """Number the labels of all parts consistently, and return the names of the labels.
 
-    >>> encode_labels([["dog", "cat"], ["dog"]], None)
+    >>> number_labels([np.array(["dog", "cat"]), np.array(["dog"])], None)
     ([array([1, 0]), array([1])], ('cat', 'dog'))
-    >>> encode_labels([[0, 2]], None)
+    >>> number_labels([np.array([0, 2])], None)
     ([array([0, 2])], ('0', '1', '2'))
     """
-    arrays = [_as_labels("labels", as_array("labels", part)) for part in parts]
-    are_names = {array.dtype.kind for array in arrays if array.size} == {"U"}
-    if not are_names and any(array.dtype.kind == "U" for array in arrays if array.size):
-        raise BadInput("labels are names in one array and numbers in the other; use one of the two")
-    names = _label_names(arrays, label_names, are_names)
-    if are_names:
-        return [_label_numbers(array, names) for array in arrays], names
-    return [array.astype(np.int64) for array in arrays], names
-
-
-def _check_same_kind(parts: Sequence[Samples]) -> None:
-    """Refuse a test set whose inputs or targets differ in kind from those of the training set."""
-    first, *others = parts
-    for other in others:
-        if first.inputs.dtype != other.inputs.dtype:
-            raise BadInput(
-                f"inputs are {first.inputs.dtype} and test_inputs are {other.inputs.dtype}, but "
-                "only uint8 is divided by 255, and only whole numbers stay whole; give both the "
-                "same type"
-            )
-        for what in ("labels", "targets"):
-            if (getattr(first, what) is None) != (getattr(other, what) is None):
-                has, lacks = "training", "test"
-                if getattr(first, what) is None:
-                    has, lacks = lacks, has
-                raise BadInput(
-                    f"the {has} data have {what} and the {lacks} data have none; give both the "
-                    "same (labels of a float type are targets of a regression)"
-                )
-
-
-def _as_targets(key: str, values: Array) -> Array:
-    if values.dtype.kind not in "iufb":
-        raise BadInput(f"{key} have type {values.dtype}; with groups, give numbers to predict")
-    dtype = np.int64 if values.dtype.kind in "iu" else np.float32
-    with np.errstate(over="ignore"):
-        return np.asarray(values, dtype)
+    texts = [part for part in parts if part.dtype.kind == "U"]
+    # The arrays are not concatenated, because NumPy converts uint64 beside int64 to floats.
+    numbers = [int(part.max()) for part in parts if part.size and part.dtype.kind != "U"]
+    largest = max(numbers, default=-1)
+    if largest >= (_MAX_LABELS if given is None else 2**63):
+        raise BadInput(
+            f"label {largest} is too large for a class; number the labels from 0 without gaps, or "
+            "give names as labels"
+        )
+    found = np.unique(np.concatenate(texts)) if texts else np.arange(largest + 1)
+    names = tuple(map(str, found.tolist() if given is None else given))
+    number = {name: position for position, name in enumerate(names)}
+    unknown = next((y for part in texts for y in part.tolist() if y not in number), None)
+    if unknown is not None:
+        raise BadInput(f"label {unknown!r} is not among label_names; {nearest(unknown, names)}")
+    return [
+        np.array([number[y] for y in part.tolist()] if part.dtype.kind == "U" else part, np.int64)
+        for part in parts
+    ], names
 
 
 def _as_labels(key: str, array: Array) -> Array:
@@ -326,98 +335,43 @@ def _as_labels(key: str, array: Array) -> Array:
             f"{key} have type {array.dtype} (the first is {array.flat[0]!r}); "
             "give whole numbers from 0, or names"
         )
-    if array.dtype.kind == "u" and _largest([array]) > np.iinfo(np.int64).max:
-        _refuse_large(_largest([array]))  # the label would be negative as int64
     return np.asarray(array)
 
 
-def _largest(arrays: Sequence[Array]) -> int:
-    """Return the largest number of all arrays, or -1 if they are empty.
-
-    The arrays are not concatenated, because NumPy converts uint64 beside int64 to floats.
-    """
-    return max((int(array.max()) for array in arrays if array.size), default=-1)
-
-
-def _refuse_large(label: int) -> NoReturn:
-    raise BadInput(
-        f"label {label} is too large for a class; number the labels from 0 without gaps, or give "
-        "names as labels"
-    )
-
-
-def _label_names(
-    arrays: list[Array], given: Sequence[str] | None, are_names: bool
-) -> tuple[str, ...]:
-    if given is not None:
-        return tuple(str(name) for name in given)
-    if are_names:
-        values = np.concatenate([array.ravel() for array in arrays if array.size])
-        return tuple(str(name) for name in np.unique(values))
-    largest = _largest(arrays)
-    if largest >= _MAX_LABELS:
-        _refuse_large(largest)
-    return tuple(str(number) for number in range(largest + 1))
-
-
-def _label_numbers(labels: Array, names: tuple[str, ...]) -> Ints:
-    number = {name: position for position, name in enumerate(names)}
-    unknown = next((str(label) for label in labels.flat if str(label) not in number), None)
-    if unknown is not None:
-        raise BadInput(f"label {unknown!r} is not among label_names; {nearest(unknown, names)}")
-    coded = np.array([number[str(label)] for label in labels.flat], dtype=np.int64)
-    return coded.reshape(labels.shape)
-
-
 def _read_npz(path: Path) -> dict[str, Any]:
+    """Read the arrays of an .npz file by their keys, without aliases."""
     try:
         # Given a path, numpy.load would leave a broken archive open.
         file = path.open("rb")
     except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}; give the path of an .npz file") from error
+        raise BadInput(f"{error.strerror}; give the path of an .npz file") from error
     with file:
-        archive = _open_archive(path, file)
-        _check_keys(path, archive.files)
-        keys = {key: _ALIASES.get(key, key) for key in archive.files}
-        return {name: _read_array(path, archive, key) for key, name in keys.items()}
-
-
-def _open_archive(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:
-    try:
-        archive = np.load(file, allow_pickle=False)
-    except _UNREADABLE:
-        archive = None
-    if not isinstance(archive, np.lib.npyio.NpzFile):
-        raise BadInput(
-            f"{path}: not an .npz file; write it with numpy.savez(path, inputs=..., labels=...)"
-        )
-    return archive
-
-
-def _check_keys(path: Path, keys: list[str]) -> None:
-    known = (*_REQUIRED, *_OPTIONAL, *_ALIASES)
-    for key in keys:
-        if key not in known and not _is_column(key):
-            raise BadInput(f"{path}: unknown key {key!r}; {nearest(key, known)}")
-        if _ALIASES.get(key) in keys:
-            raise BadInput(f"{path}: {key!r} and {_ALIASES[key]!r} mean the same; keep one of them")
-    named = {_ALIASES.get(key, key) for key in keys}
+        try:
+            archive = np.load(file, allow_pickle=False)
+        except _UNREADABLE:
+            archive = None
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise BadInput(
+                "not an .npz file; write it with numpy.savez(path, inputs=..., labels=...)"
+            )
+        arrays: dict[str, Any] = {}
+        for key in archive.files:
+            name = _ALIASES.get(key, key)
+            if name not in (*_REQUIRED, *_OPTIONAL) and not name.startswith(_COLUMN):
+                raise BadInput(
+                    f"unknown key {key!r}; {nearest(key, (*_REQUIRED, *_OPTIONAL, *_ALIASES))}"
+                )
+            if name in arrays:
+                raise BadInput(f"key {key!r} means the same as another one; keep one of them")
+            try:
+                arrays[name] = archive[key]
+            except _UNREADABLE as error:
+                raise BadInput(
+                    f"key {key!r} cannot be read ({error}); save plain arrays of numbers or text, "
+                    "not objects"
+                ) from error
     for key in _REQUIRED:
-        if key not in named:
-            found = ", ".join(keys) or "no key at all"
-            raise BadInput(f"{path}: key {key!r} is missing (found {found}); add it")
-
-
-def _is_column(key: str) -> bool:
-    return key.startswith(_COLUMN) and key != _COLUMN
-
-
-def _read_array(path: Path, archive: np.lib.npyio.NpzFile, key: str) -> Array:
-    try:
-        array: Array = archive[key]
-    except _UNREADABLE as error:
-        raise BadInput(
-            f"{path}: key {key!r} cannot be read ({error}); save plain arrays of numbers or text, "
-            "not objects"
-        ) from error
-    return array
+        if key not in arrays:
+            found = ", ".join(arrays) or "no key at all"
+            raise BadInput(f"key {key!r} is missing (found {found}); add it")
+    return arrays

@@ -8,7 +8,6 @@ so a process that dies never leaves an entry that looks complete.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.format import dtype_to_descr, write_array_header_1_0
 
 from fedraw.data.releases import Progress
 from fedraw.errors import BadInput
@@ -105,24 +105,29 @@ def write_npy(path: Path, chunks: Iterable[Array]) -> tuple[int, str]:
 
     A writable memory map would be shorter, but on a full disk it kills the process.
     """
-    digest, rows, header = hashlib.sha256(), 0, b""
+    digest, rows, kind = hashlib.sha256(), 0, None
     with path.open("wb") as file:
+
+        def write_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+            file.seek(0)
+            facts = {"descr": dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+            write_array_header_1_0(file, facts)
+
         for chunk in chunks:
-            if not header:
-                shape, dtype = chunk.shape[1:], chunk.dtype
-                header = _header((0, *shape), dtype)
-                file.write(header)
-            elif (chunk.shape[1:], chunk.dtype) != (shape, dtype):
+            if kind is None:
+                kind = chunk.shape[1:], chunk.dtype
+                write_header((0, *kind[0]), kind[1])
+            elif (chunk.shape[1:], chunk.dtype) != kind:
+                shape, dtype = kind
                 raise ValueError(f"{path.name}: {chunk.shape} {chunk.dtype} after {shape} {dtype}")
             content = np.ascontiguousarray(chunk).reshape(-1).view(np.uint8).data
             file.write(content)
             digest.update(content)
             rows += len(chunk)
-        if not header:
+        if kind is None:
             raise ValueError(f"{path.name}: there is no chunk to write")
         # NumPy reserves space for the length of the first axis, so the header does not grow.
-        file.seek(0)
-        file.write(_header((rows, *shape), dtype))
+        write_header((rows, *kind[0]), kind[1])
         file.flush()
         os.fsync(file.fileno())
     return path.stat().st_size, digest.hexdigest()
@@ -199,12 +204,3 @@ def _locked(final: Path, name: str, progress: Progress | None) -> Iterator[None]
                 progress(f"waiting for another process to prepare {name}", 0, 1)
             acquire(file, wait=True)
         yield
-
-
-def _header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    file = io.BytesIO()
-    description = np.lib.format.dtype_to_descr(dtype)
-    np.lib.format.write_array_header_1_0(
-        file, {"descr": description, "fortran_order": False, "shape": shape}
-    )
-    return file.getvalue()

@@ -10,32 +10,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from fedraw.core.labels import whole_counts
-from fedraw.core.types import Ints
-from fedraw.data import cache
 from fedraw.data.arrays import from_arrays, load_npz
-from fedraw.data.batches import PARTS, BatchedRelease, find_cifar10, find_emnist
 from fedraw.data.dataset import Dataset, Inputs, downscale
 from fedraw.data.flights import find_flights
+from fedraw.data.image_files import find_cifar10, find_emnist
 from fedraw.data.leaf import load_leaf
-from fedraw.data.lesions import LESION_IDS, Lesions, find_ham10000, find_isic2019
-from fedraw.data.natural import NaturalRelease, dataset_of
-from fedraw.data.partition import grouped_holdout, random_holdout
+from fedraw.data.lesions import find_ham10000, find_isic2019
+from fedraw.data.partition import random_holdout
+from fedraw.data.readers import (
+    HELD_OUT,
+    HOLDOUTS,
+    Copy,
+    check_copy,
+    load_copy,
+    refuse_incomplete,
+)
 from fedraw.data.releases import RELEASES, CheckReport, Progress, data_root
 from fedraw.data.shakespeare import find_shakespeare
 from fedraw.errors import BadInput, MissingExtra, nearest
 
-# The paper holds out a fifth of the images of a release that has no official test set.
-_HELD_OUT = 0.2
 DEFAULT_SIZE = 64
 _MAX_SIZE = 1024
-DEFAULT_HOLDOUT = "random"
-_HOLDOUTS = (DEFAULT_HOLDOUT, "grouped")
+DEFAULT_HOLDOUT = HOLDOUTS[0]
 
 
 @dataclass(frozen=True)
@@ -46,28 +47,27 @@ class Histogram:
     holdout: float = 0.0
 
 
-# Public releases by how their files are read.
-BATCHES: Mapping[str, Callable[[Path], BatchedRelease]] = {
-    "emnist": find_emnist,
-    "cifar10": find_cifar10,
-}
-LESIONS: Mapping[str, Callable[[Path], Lesions]] = {
+# Photographs, which are decoded at the requested size.
+LESIONS: Mapping[str, Callable[[Path, int | None], Copy]] = {
     "ham10000": find_ham10000,
     "isic2019": find_isic2019,
 }
-NATURAL: Mapping[str, Callable[[Path], NaturalRelease]] = {
+_OTHERS: Mapping[str, Callable[[Path], Copy]] = {
+    "emnist": find_emnist,
+    "cifar10": find_cifar10,
     "shakespeare": find_shakespeare,
     "flights": find_flights,
 }
 # Datasets that are decoded from the files of a data root and cached.
-PUBLIC = (*BATCHES, *LESIONS, *NATURAL)
+PUBLIC = ("emnist", "cifar10", *LESIONS, "shakespeare", "flights")
 HISTOGRAMS = {
-    **{f"{name}-labels": Histogram(RELEASES[name].counts["train"]) for name in BATCHES},
-    **{f"{name}-labels": Histogram(RELEASES[name].counts["all"], _HELD_OUT) for name in LESIONS},
+    **{f"{name}-labels": Histogram(RELEASES[name].counts["train"]) for name in PUBLIC[:2]},
+    **{f"{name}-labels": Histogram(RELEASES[name].counts["all"], HELD_OUT) for name in LESIONS},
 }
 # Datasets whose samples have no pixels, so that no size can be given.
-_WITHOUT_PIXELS = (*HISTOGRAMS, *NATURAL)
-DATASETS = ("digits", "npz", "leaf", *HISTOGRAMS, *PUBLIC)
+_WITHOUT_PIXELS = (*HISTOGRAMS, "shakespeare", "flights")
+_WITH_PATH = {"npz": "the .npz file", "leaf": "the folder that LEAF's scripts wrote"}
+DATASETS = ("digits", *_WITH_PATH, *HISTOGRAMS, *PUBLIC)
 
 
 def load(
@@ -99,24 +99,17 @@ def load(
     if name not in DATASETS:
         raise BadInput(f"unknown dataset {name!r}; {nearest(name, DATASETS)}")
     _refuse_settings_without_effect(name, path, size, holdout)
-    if name in LESIONS:  # photographs are decoded at the requested size
-        return load_lesions(
-            name, data_root(root, name), rng, size=size, holdout=holdout, progress=progress
-        )
-    if name in BATCHES:
-        dataset = load_batches(name, data_root(root, name), progress)
-    elif name in NATURAL:
-        release = NATURAL[name](data_root(root, name))
-        write = partial(release.write, progress=progress)
-        entry = cache.entry(name, release.facts(), write, progress)
-        dataset = dataset_of(RELEASES[name], entry, rng)
+    if name in LESIONS:
+        size, holdout = _checked_size(size), _checked_holdout(holdout)
+        return load_copy(_copy(name, root, size), rng, holdout, progress)
+    if name in PUBLIC:
+        dataset = load_copy(_copy(name, root), rng, None, progress)
     elif name in HISTOGRAMS:
         dataset = labels_only(name, HISTOGRAMS[name], rng)
     elif name == "digits":
         dataset = digits(rng)
     elif path is None:
-        what = "the .npz file" if name == "npz" else "the folder that LEAF's scripts wrote"
-        raise BadInput(f"dataset {name!r} needs a path; set path to {what}")
+        raise BadInput(f"dataset {name!r} needs a path; set path to {_WITH_PATH[name]}")
     else:
         dataset = (load_npz if name == "npz" else load_leaf)(path, rng)
     return dataset if size is None else downscale(dataset, size)
@@ -130,13 +123,13 @@ def check(name: str, root: Path | None = None, progress: Progress | None = None)
     """
     if name not in PUBLIC:
         raise BadInput(f"dataset {name!r} cannot be checked; {nearest(name, PUBLIC)}")
-    folder = data_root(root, name)
-    release: BatchedRelease | Lesions | NaturalRelease
-    if name in BATCHES:
-        release = BATCHES[name](folder)
-    else:
-        release = LESIONS[name](folder) if name in LESIONS else NATURAL[name](folder)
-    return release.check(progress)
+    return check_copy(_copy(name, root), progress)
+
+
+def refuse_missing(name: str, root: Path | None = None) -> None:
+    """Raise BadInput if files of a public dataset are missing in the data root."""
+    if name in PUBLIC:
+        refuse_incomplete(_copy(name, root))
 
 
 def digits(rng: np.random.Generator, holdout: float = 0.2) -> Dataset:
@@ -177,46 +170,6 @@ def labels_only(name: str, histogram: Histogram, rng: np.random.Generator) -> Da
     )
 
 
-def load_batches(name: str, root: Path, progress: Progress | None = None) -> Dataset:
-    """Load EMNIST or CIFAR-10 with its official test set."""
-    release = BATCHES[name](root)
-    write = partial(release.write, progress=progress)
-    entry = cache.entry(name, release.facts(), write, progress)
-    part = entry.array("part")
-    train, test = (np.flatnonzero(part == number) for number in range(len(PARTS)))
-    return _from_cache(name, entry, train, test)
-
-
-def load_lesions(
-    name: str,
-    root: Path,
-    rng: np.random.Generator,
-    *,
-    size: int | None = None,
-    holdout: str | None = None,
-    progress: Progress | None = None,
-) -> Dataset:
-    """Load HAM10000 or ISIC-2019 as RGB of size x size (default: 64), ignoring the aspect ratio.
-
-    A fifth of the images is the test set. With `holdout` = 'random' (default), it is drawn from all
-    images. With 'grouped', whole lesions are drawn, so that no lesion is in both train and test.
-    """
-    size, holdout = _checked_size(size), _checked_holdout(holdout)
-    release = LESIONS[name](root)
-    write = partial(release.write, size=size, progress=progress)
-    entry = cache.entry(name, release.facts(size), write, progress)
-    if holdout == DEFAULT_HOLDOUT:
-        split = random_holdout(len(entry.array("labels")), _HELD_OUT, rng)
-    elif "groups" in entry:
-        split = grouped_holdout(np.array(entry.array("groups")), _HELD_OUT, rng)
-    else:
-        raise BadInput(
-            f"holdout = 'grouped' needs the lesion of each image, but {release.base / LESION_IDS} "
-            "does not exist; put it there, or use holdout = 'random'"
-        )
-    return _from_cache(name, entry, *split)
-
-
 def _refuse_settings_without_effect(
     name: str, path: Path | None, size: int | None, holdout: str | None
 ) -> None:
@@ -227,7 +180,7 @@ def _refuse_settings_without_effect(
         )
     if size is not None and name in _WITHOUT_PIXELS:
         raise BadInput(f"dataset {name!r} has no images, so it takes no size; leave size out")
-    if path is not None and name not in ("npz", "leaf"):
+    if path is not None and name not in _WITH_PATH:
         remedy = (
             "give the data root with data_root=..." if name in PUBLIC else "did you mean 'npz'?"
         )
@@ -238,18 +191,9 @@ def _no_pixels(n: int) -> Inputs:
     return Inputs(np.zeros((n, 0), np.float32))
 
 
-def _from_cache(name: str, entry: cache.Entry, train: Ints, test: Ints) -> Dataset:
-    images = Inputs(entry.array("images"), sha256=entry.sha256("images"))
-    labels, info = np.array(entry.array("labels")), entry.info
-    return Dataset(
-        name,
-        images.select(train),
-        labels[train],
-        images.select(test),
-        labels[test],
-        tuple(info["label_names"]),
-        tuple(info["notes"]),
-    )
+def _copy(name: str, root: Path | None, size: int | None = None) -> Copy:
+    folder = data_root(root, name)
+    return LESIONS[name](folder, size) if name in LESIONS else _OTHERS[name](folder)
 
 
 def _checked_size(size: int | None) -> int:
@@ -261,6 +205,6 @@ def _checked_size(size: int | None) -> int:
 
 
 def _checked_holdout(holdout: str | None) -> str:
-    if holdout is not None and holdout not in _HOLDOUTS:
-        raise BadInput(f"unknown holdout {holdout!r}; {nearest(holdout, _HOLDOUTS)}")
+    if holdout is not None and holdout not in HOLDOUTS:
+        raise BadInput(f"unknown holdout {holdout!r}; {nearest(holdout, HOLDOUTS)}")
     return holdout or DEFAULT_HOLDOUT

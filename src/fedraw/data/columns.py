@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from fedraw.core.text import several
-from fedraw.core.types import ClientId, Ints
 from fedraw.data.arrays import Samples, read_columns, read_samples
 from fedraw.data.dataset import Array
 from fedraw.data.partition import by_column, owners_of
@@ -51,23 +50,6 @@ class Columns:
     client: str | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class ParsedData:
-    """The parsed content of a form of data.
-
-    `label_names` is None if the form does not name labels. `features` are the names of the columns
-    that make an input, if it is made of columns.
-    """
-
-    name: str
-    samples: Samples
-    test: ParsedData | None = None
-    label_names: tuple[str, ...] | None = None
-    owners: Ints | None = None
-    clients: tuple[ClientId, ...] = ()
-    features: tuple[str, ...] = ()
-
-
 def is_hugging_face(data: Any) -> bool:
     """Return whether the data are a Hugging Face Dataset, or a DatasetDict of them."""
     return hasattr(data, "column_names")
@@ -78,63 +60,121 @@ def is_data_frame(data: Any) -> bool:
     return hasattr(data, "columns") and hasattr(data, "to_numpy")
 
 
-def read_table(wanted: Columns) -> ParsedData:
+def read_table(wanted: Columns) -> Samples:
     """Read the wanted columns of a table of any kind."""
-    if is_hugging_face(wanted.data):
-        return _read_splits(wanted) if isinstance(wanted.data, Mapping) else _read_hf(wanted)
-    if is_data_frame(wanted.data) or isinstance(wanted.data, Mapping):
-        return _read_frame(wanted)
-    raise BadInput(
-        f"Columns needs a data frame, a dictionary of arrays or a Hugging Face dataset, got "
-        f"{type(wanted.data).__name__}; give other data as (X, y)"
-    )
-
-
-def _read_frame(wanted: Columns) -> ParsedData:
-    """Read the wanted columns of a data frame, or of a dictionary of arrays."""
     data = wanted.data
-    names = list(data) if isinstance(data, Mapping) else list(data.columns)
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise BadInput(f"two columns are called {twice!r}; give each column a name of its own")
-    labels = _label_column(dict.fromkeys(names)) if wanted.labels is None else wanted.labels
-    chosen = [wanted.inputs] if isinstance(wanted.inputs, str) else wanted.inputs
-    others = [each for each in (labels, wanted.groups, wanted.client) if each is not None]
-    inputs = [each for each in names if each not in others] if chosen is None else list(chosen)
-    if not inputs:
-        raise BadInput(f"only the columns {several(map(str, names))} exist, so none is an input")
-    _refuse_unknown([*inputs, *others], names)
-    values = {each: _values(each, data[each]) for each in dict.fromkeys([*inputs, *others])}
+    if is_hugging_face(data):
+        if isinstance(data, Mapping):
+            return _read_splits(wanted)
+        if not hasattr(data, "__len__"):
+            raise BadInput(
+                f"a {type(data).__name__} has no length, so its samples cannot be given to "
+                "clients; load it without streaming"
+            )
+        kinds: dict[Any, Any] = dict(data.features)
+    elif is_data_frame(data) or isinstance(data, Mapping):
+        names = list(data) if isinstance(data, Mapping) else list(data.columns)
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise BadInput(f"two columns are called {twice!r}; give each column a name of its own")
+        kinds = dict.fromkeys(names)
+    else:
+        raise BadInput(
+            f"Columns needs a data frame, a dictionary of arrays or a Hugging Face dataset, got "
+            f"{type(data).__name__}; give other data as (X, y)"
+        )
+    labels = _label_column(kinds) if wanted.labels is None else wanted.labels
+    return _read_columns(replace(wanted, labels=labels), kinds)
+
+
+def _read_columns(wanted: Columns, kinds: Mapping[Any, Any]) -> Samples:
+    """Read the wanted columns of one table; `kinds` has the features of a Hugging Face Dataset."""
+    data, from_hf = wanted.data, is_hugging_face(wanted.data)
+    others = [c for c in (wanted.labels, wanted.groups, wanted.client) if c is not None]
+    inputs = _inputs(wanted, [c for c in kinds if c not in others], from_hf)
+    used = list(dict.fromkeys([*inputs, *others]))
+    for column in used:
+        if column not in kinds:
+            raise BadInput(
+                f"the dataset has no column {column!r} (its columns: "
+                f"{several(map(str, kinds), 10)}); name its columns with "
+                "fedraw.Columns(data, inputs=..., labels=...)"
+            )
+    table = data.select_columns(used).with_format("numpy")[:] if from_hf else data
+    values = {column: _values(column, table[column]) for column in used}
+    # A column of a Hugging Face Dataset may have an array in each row.
+    alone = from_hf and (wanted.inputs is None or isinstance(wanted.inputs, str))
+    x = values[inputs[0]] if alone else _stacked_columns(inputs, values)
     groups = None if wanted.groups is None else values[wanted.groups]
-    samples = read_samples(_stacked_columns(inputs, values), values[labels], groups)
-    found = ParsedData("table", samples, features=tuple(map(str, inputs)))
-    return found if wanted.client is None else _with_owners(found, values[wanted.client], wanted)
+    name = "huggingface" if from_hf else "table"
+    found = replace(
+        read_samples(x, values[wanted.labels], groups, name=name),
+        label_names=getattr(kinds[wanted.groups or wanted.labels], "names", None),
+        features=() if alone else tuple(map(str, inputs)),
+    )
+    if from_hf:
+        rest = [c for c, kind in kinds.items() if c not in used and _can_name_clients(kind)]
+        found = replace(found, columns=_names_of_clients(data, rest))
+    if wanted.client is None:
+        return found
+    with error_context(f"client = {wanted.client!r}"):
+        column = read_columns({str(wanted.client): values[wanted.client]}, len(found.inputs))
+        shares = by_column(column[str(wanted.client)])
+    return replace(found, owners=owners_of(shares, len(found.inputs)), clients=tuple(shares))
+
+
+def _inputs(wanted: Columns, rest: Sequence[Any], from_hf: bool) -> list[Any]:
+    """Return the columns of the inputs; `rest` are those with no other use."""
+    if wanted.inputs is not None:
+        return [wanted.inputs] if isinstance(wanted.inputs, str) else list(wanted.inputs)
+    if from_hf and len(rest) != 1:
+        raise BadInput(
+            f"the inputs could be any of the columns {several(rest, 10)}; name their column with "
+            f"fedraw.Columns(data, inputs=..., labels={wanted.labels!r})"
+        )
+    if not rest:
+        raise BadInput(f"no column is left beside {wanted.labels!r}, so none is an input")
+    return list(rest)
 
 
 def _values(name: Any, column: Any) -> Array:
     """Return the values of one column, with texts as text; refuse a missing value."""
-    array = np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
-    missing = [row for row, value in enumerate(array) if _is_missing(value)]
-    if missing:
+    array = np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else _rows(name, column))
+    missing = np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
+    if array.dtype.kind == "O":
+        missing = np.array([_is_missing(value) for value in array], bool)
+    if missing.ndim == 1 and missing.any():
         raise BadInput(
-            f"column {name!r} has no value in {len(missing):,} of {len(array):,} rows (the first "
-            f"is row {missing[0]}); fill them, or leave these rows out, for example with dropna()"
+            f"column {name!r} has no value in {missing.sum():,} of {len(array):,} rows (the first "
+            f"is row {missing.argmax()}); fill them, or leave these rows out, for example with "
+            "dropna()"
         )
-    is_text = array.dtype.kind == "O" and all(isinstance(value, str) for value in array.flat)
-    return array.astype(str) if is_text else array
+    if array.dtype.kind == "O":
+        is_text = all(isinstance(value, str) for value in array.flat)
+        return array.astype(str) if is_text else np.asarray(_rows(name, array.tolist()))
+    return array
+
+
+def _rows(name: Any, rows: Any) -> Any:
+    """Return rows as they are if they have one shape."""
+    try:
+        is_text = all(isinstance(row, str) for row in rows)
+        return np.asarray(rows) if is_text else np.stack([np.asarray(row) for row in rows])
+    except ValueError:
+        raise BadInput(
+            f"the rows of column {name!r} do not all have the same shape; pad or resize them"
+        ) from None
 
 
 def _is_missing(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
-        return False
     if isinstance(value, float | np.floating):
         return bool(np.isnan(value))
     return value is None or type(value).__name__ in ("NAType", "NaTType")
 
 
-def refuse_constant(found: ParsedData) -> None:
+def refuse_constant(found: Samples) -> None:
     """Refuse training data with a feature that never varies, or with a single label."""
-    values, labels = found.samples.inputs, found.samples.labels
+    values, labels = found.inputs, found.labels
     if not found.features or len(values) < 2:
         return
     constant = np.flatnonzero((values[:] == values[:1]).all(axis=0))
@@ -151,25 +191,7 @@ def refuse_constant(found: ParsedData) -> None:
         )
 
 
-def _with_owners(found: ParsedData, names: Array, wanted: Columns) -> ParsedData:
-    """Return the data with the client of each row."""
-    with error_context(f"client = {wanted.client!r}"):
-        column = read_columns({str(wanted.client): names}, len(found.samples.inputs))
-        shares = by_column(column[str(wanted.client)])
-    return replace(found, owners=owners_of(shares, len(names)), clients=tuple(shares))
-
-
-def _refuse_unknown(used: Sequence[Any], known: Sequence[Any]) -> None:
-    for column in used:
-        if column not in known:
-            raise BadInput(
-                f"the dataset has no column {column!r} (its columns: "
-                f"{several(map(str, known), 10)}); name its columns with "
-                "fedraw.Columns(data, inputs=..., labels=...)"
-            )
-
-
-def _read_splits(columns: Columns) -> ParsedData:
+def _read_splits(columns: Columns) -> Samples:
     """Read the splits `train` and `test` (or `validation`) of a Hugging Face DatasetDict."""
     splits = columns.data
     if "train" not in splits:
@@ -177,44 +199,12 @@ def _read_splits(columns: Columns) -> ParsedData:
             f"the DatasetDict has the splits {several(map(str, splits))} and no 'train'; give the "
             "split to train on, such as data['all']"
         )
-    found = _read_hf(replace(columns, data=splits["train"]))
+    found = read_table(replace(columns, data=splits["train"]))
     for split in _TEST_SPLITS:
         if split in splits:
             with error_context(f"split {split!r}"):
-                test = _read_hf(replace(columns, data=splits[split]))
-            return replace(found, test=test)
+                return replace(found, test=read_table(replace(columns, data=splits[split])))
     return found
-
-
-def _read_hf(wanted: Columns) -> ParsedData:
-    """Read the wanted columns of a Hugging Face Dataset."""
-    if not hasattr(wanted.data, "__len__"):
-        raise BadInput(
-            f"a {type(wanted.data).__name__} has no length, so its samples cannot be given to "
-            "clients; load it without streaming"
-        )
-    data, features = wanted.data, dict(wanted.data.features)
-    labels = wanted.labels or _label_column(features)
-    inputs = wanted.inputs or _input_column(features, labels, wanted.groups, wanted.client)
-    several_inputs = [] if isinstance(inputs, str) else list(inputs)
-    used = [*(several_inputs or [str(inputs)]), labels]
-    used += [each for each in (wanted.groups, wanted.client) if each is not None]
-    _refuse_unknown(used, list(features))
-    table = data.select_columns(list(dict.fromkeys(used))).with_format("numpy")[:]
-    values = {column: _column(column, table[column]) for column in used}
-    x = values[str(inputs)] if not several_inputs else _stacked_columns(several_inputs, values)
-    groups = None if wanted.groups is None else values[wanted.groups]
-    names = getattr(features[labels if groups is None else wanted.groups], "names", None)
-    samples = read_samples(x, values[labels], groups)
-    others = [c for c, kind in features.items() if c not in used and _can_name_clients(kind)]
-    columns = read_columns(_names_of_clients(data, others), len(samples.inputs))
-    found = ParsedData(
-        "huggingface",
-        replace(samples, columns=columns),
-        label_names=None if names is None else tuple(names),
-        features=tuple(several_inputs),
-    )
-    return found if wanted.client is None else _with_owners(found, values[wanted.client], wanted)
 
 
 def _can_name_clients(kind: Any) -> bool:
@@ -248,28 +238,6 @@ def _label_column(features: Mapping[str, Any]) -> str:
         f"the labels could be any of the columns {several(features, 10)}; name their column with "
         "fedraw.Columns(data, labels=...)"
     )
-
-
-def _input_column(features: Mapping[str, Any], labels: str, *used: str | None) -> str:
-    others = [column for column in features if column not in (labels, *used)]
-    if len(others) == 1:
-        return others[0]
-    raise BadInput(
-        f"the inputs could be any of the columns {several(others, 10)}; name their column with "
-        f"fedraw.Columns(data, inputs=..., labels={labels!r})"
-    )
-
-
-def _column(name: str, values: Any) -> Array:
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind == "O" and not all(isinstance(value, str) for value in array.flat):
-            array = np.stack([np.asarray(value) for value in values])
-    except ValueError:
-        raise BadInput(
-            f"the rows of column {name!r} do not all have the same shape; pad or resize them"
-        ) from None
-    return array
 
 
 def _kind_of(values: Array) -> str:

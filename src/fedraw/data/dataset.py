@@ -220,16 +220,17 @@ class Dataset:
             raise BadInput(f"label_names lists {twice!r} twice; make the names unique")
         if not len(self.inputs):
             raise BadInput(f"dataset {self.name!r} has no training samples; give at least one")
-        check_samples("", self.inputs, self.labels, self.classes)
-        check_samples("test_", self.test_inputs, self.test_labels, self.classes)
         inputs, test = self.inputs, self.test_inputs
+        check_samples("", inputs, self.labels, self.targets, self.classes)
+        check_samples("test_", test, self.test_labels, self.test_targets, self.classes)
         if (test.shape[1:], test.dtype) != (inputs.shape[1:], inputs.dtype):
             raise BadInput(
                 f"test_inputs have shape {test.shape[1:]} and type {test.dtype}, and inputs have "
                 f"shape {inputs.shape[1:]} and type {inputs.dtype}; give both the same shape and "
                 "type"
             )
-        self._check_targets()
+        if (self.targets is None) != (self.test_targets is None):
+            raise BadInput("only one of targets and test_targets is given; give both, or neither")
 
     def __repr__(self) -> str:
         labels = ", ".join(self.label_names[:10]) + (", …" if self.classes > 10 else "")
@@ -237,22 +238,6 @@ class Dataset:
             f"<Dataset {self.name}: {len(self.inputs):,} samples of shape {self.input_shape}, "
             f"{len(self.test_inputs):,} for testing; labels {labels}>"
         )
-
-    def _check_targets(self) -> None:
-        if (self.targets is None) != (self.test_targets is None):
-            raise BadInput("only one of targets and test_targets is given; give both, or neither")
-        for kind, targets, labels in (
-            ("", self.targets, self.labels),
-            ("test_", self.test_targets, self.test_labels),
-        ):
-            if targets is None:
-                continue
-            if targets.dtype not in (_REAL, _WHOLE) or targets.shape[:1] != labels.shape:
-                raise BadInput(
-                    f"{kind}targets are {targets.dtype} of shape {targets.shape} for "
-                    f"{len(labels)} samples; give float32 or int64, one row for each sample"
-                )
-            check_finite(f"{kind}targets", Inputs(targets))
 
     @property
     def classes(self) -> int:
@@ -273,8 +258,12 @@ class Dataset:
         """Return the numbers of labels that are given by name or by number."""
         return tuple(self._label_index(label) for label in names_or_numbers)
 
-    def keep(self, rows: Ints | None = None, test_rows: Ints | None = None) -> Dataset:
+    def keep(
+        self, rows: Ints | None = None, test_rows: Ints | None = None, held: Ints | None = None
+    ) -> Dataset:
         """Return these training and test samples only (default: all).
+
+        With `held`, these training samples become the test set.
 
         >>> two = Inputs(np.zeros((2, 3), np.float32))
         >>> data = Dataset("toy", two, np.array([0, 1]), two, np.array([0, 1]), ("cat", "dog"))
@@ -283,16 +272,13 @@ class Dataset:
         """
         kept: dict[str, Any] = {}
         if rows is not None:
-            kept = {"inputs": self.inputs.select(rows), "labels": self.labels[rows]}
-            for key in ("targets", "owners"):
-                values = getattr(self, key)
-                kept[key] = None if values is None else values[rows]
+            for key in ("inputs", "labels", "targets", "owners"):
+                kept[key] = _rows(getattr(self, key), rows)
             kept["columns"] = {column: values[rows] for column, values in self.columns.items()}
-        if test_rows is not None:
-            kept["test_inputs"] = self.test_inputs.select(test_rows)
-            kept["test_labels"] = self.test_labels[test_rows]
-            if self.test_targets is not None:
-                kept["test_targets"] = self.test_targets[test_rows]
+        if test_rows is not None or held is not None:
+            source, chosen = ("test_", test_rows) if held is None else ("", held)
+            for key in ("inputs", "labels", "targets"):
+                kept[f"test_{key}"] = _rows(getattr(self, f"{source}{key}"), chosen)
         return replace(self, **kept)
 
     def sha256(self) -> str:
@@ -323,6 +309,12 @@ class Dataset:
         return int(label)
 
 
+def _rows(values: Any, rows: Any) -> Any:
+    if values is None:
+        return None
+    return values.select(rows) if isinstance(values, Inputs) else values[rows]
+
+
 def count_labels(labels: Ints, names: Sequence[str]) -> dict[str, int]:
     """Count the samples of each label.
 
@@ -340,14 +332,17 @@ def limit_per_label(
 
     The samples are drawn at random. None keeps all samples.
     """
-    if per_label is not None:
-        kept = _draw_per_label(dataset.labels, per_label, "per_label", rng)
-        dataset = dataset.keep(kept)
-        dataset = _with_note(dataset, f"at most {per_label:,} training images of each label")
-    if test_per_label is not None:
-        kept = _draw_per_label(dataset.test_labels, test_per_label, "test_per_label", rng)
-        dataset = dataset.keep(test_rows=kept)
-        dataset = _with_note(dataset, f"at most {test_per_label:,} test images of each label")
+    for key, most in (("per_label", per_label), ("test_per_label", test_per_label)):
+        if most is None:
+            continue
+        if most < 1:
+            raise BadInput(f"data.{key} = {most} keeps no images; give 1 or more")
+        is_test = key.startswith("test")
+        labels = dataset.test_labels if is_test else dataset.labels
+        kept = _draw_at_most(np.full(dataset.classes, most), labels, rng)
+        dataset = dataset.keep(test_rows=kept) if is_test else dataset.keep(kept)
+        part = "test" if is_test else "training"
+        dataset = _with_note(dataset, f"at most {most:,} {part} images of each label")
     return dataset
 
 
@@ -389,8 +384,10 @@ def downscale(dataset: Dataset, size: int) -> Dataset:
     return _with_note(changed, f"images of {size}x{size}, official {height}x{width}")
 
 
-def check_samples(prefix: str, inputs: Inputs, labels: Ints, classes: int) -> None:
-    """Raise BadInput if inputs and labels do not fit; messages name them with `prefix`."""
+def check_samples(
+    prefix: str, inputs: Inputs, labels: Ints, targets: Array | None, classes: int
+) -> None:
+    """Raise BadInput if the arrays do not fit together; messages name them with `prefix`."""
     if inputs.values.dtype.kind not in "biuf" or labels.dtype != np.int64:
         raise BadInput(
             f"{prefix}inputs are {inputs.values.dtype} and {prefix}labels are {labels.dtype}, not "
@@ -409,6 +406,14 @@ def check_samples(prefix: str, inputs: Inputs, labels: Ints, classes: int) -> No
             f"{prefix}labels[{row}] = {labels[row]} is outside 0 to {classes - 1}, the numbers of "
             f"{classes} label names; number labels from 0 without gaps, or give names as labels"
         )
+    if targets is None:
+        return
+    if targets.dtype not in (_REAL, _WHOLE) or targets.shape[:1] != labels.shape:
+        raise BadInput(
+            f"{prefix}targets are {targets.dtype} of shape {targets.shape} for {len(labels)} "
+            "samples; give float32 or int64, one row for each sample"
+        )
+    check_finite(f"{prefix}targets", Inputs(targets))
 
 
 def check_finite(name: str, inputs: Inputs) -> None:
@@ -425,12 +430,6 @@ def check_finite(name: str, inputs: Inputs) -> None:
                 f"{name}[{start + np.argmin(finite)}] has a value that is not a finite number; "
                 "replace it or leave the sample out"
             )
-
-
-def _draw_per_label(labels: Ints, limit: int, key: str, rng: np.random.Generator) -> Ints:
-    if limit < 1:
-        raise BadInput(f"data.{key} = {limit} keeps no images; give 1 or more")
-    return _draw_at_most(np.full(int(labels.max(initial=0)) + 1, limit), labels, rng)
 
 
 def _draw_at_most(limits: Ints, labels: Ints, rng: np.random.Generator) -> Ints:

@@ -16,9 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedraw.data.natural import NaturalRelease, OwnedSamples
-from fedraw.data.releases import FLIGHTS
+from fedraw.data.readers import Copy, Samples, find_copy
+from fedraw.data.releases import RELEASES
 from fedraw.errors import BadInput
+
+FLIGHTS = RELEASES["flights"]
 
 COLUMNS = ("tailnum", "carrier", "origin", "dest")
 # The smallest delay of each label after the first, in minutes, in the order of the labels.
@@ -27,12 +29,13 @@ _ORIGINS = ("EWR", "JFK", "LGA")
 _NEEDED = (*COLUMNS, "month", "hour", "distance", "dep_delay", "arr_delay")
 
 
-def find_flights(root: Path) -> NaturalRelease:
+def find_flights(root: Path) -> Copy:
     """Find the table of flights below the data root."""
-    return NaturalRelease(FLIGHTS, root, read_flights)
+    (source,) = FLIGHTS.sources
+    return find_copy(FLIGHTS, root, (source.folder,), {source.members: 1}, read_flights)
 
 
-def read_flights(path: Path) -> OwnedSamples:
+def read_flights(path: Path) -> Samples:
     """Read the flights that arrived, from a zipped CSV file."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as file:
@@ -52,7 +55,7 @@ def read_flights(path: Path) -> OwnedSamples:
         raise BadInput(f"{path}: {problem}; download it again") from None
     labels = np.searchsorted(_LATE_FROM, delays, side="right").astype(np.int64)
     columns = {name: np.array([row[name] for row in arrived]) for name in COLUMNS}
-    return OwnedSamples(inputs, labels, columns)
+    return Samples(inputs, labels, columns)
 
 
 def features(row: Mapping[str, str]) -> list[float]:

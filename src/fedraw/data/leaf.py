@@ -12,25 +12,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedraw.core.settings import shown
 from fedraw.data.arrays import from_arrays
-from fedraw.data.dataset import Dataset
+from fedraw.data.dataset import Array, Dataset
 from fedraw.errors import BadInput, error_context
 
 # FEMNIST's samples are flattened images of this shape.
 _IMAGE = (1, 28, 28)
 _PIXELS = 784
-
-
-class _Samples(NamedTuple):
-    inputs: npt.NDArray[Any]
-    labels: npt.NDArray[Any]
-    users: npt.NDArray[Any]
 
 
 def load_leaf(folder: Path, rng: np.random.Generator) -> Dataset:
@@ -40,21 +33,25 @@ def load_leaf(folder: Path, rng: np.random.Generator) -> Dataset:
     ignored.
     """
     folder = Path(folder)
-    train = _read(folder / "train" if (folder / "train").is_dir() else folder / "all_data")
-    test = _read(folder / "test") if (folder / "test").is_dir() else None
+    x, y, users = _read(folder / ("train" if (folder / "train").is_dir() else "all_data"))
+    test_x = test_y = None
+    if (folder / "test").is_dir():
+        test_x, test_y, _ = _read(folder / "test")
+    name = folder.resolve().name
     with error_context(folder):
         return from_arrays(
-            train.inputs,
-            train.labels,
-            name=folder.resolve().name,
-            test_inputs=None if test is None else test.inputs,
-            test_labels=None if test is None else test.labels,
-            columns={"user": train.users},
+            x,
+            y,
+            name=name,
+            test_inputs=test_x,
+            test_labels=test_y,
+            columns={"user": users},
             rng=rng,
         )
 
 
-def _read(folder: Path) -> _Samples:
+def _read(folder: Path) -> tuple[Array, Array, Array]:
+    """Return inputs, labels and users."""
     files = sorted(folder.glob("*.json"))
     if not files:
         raise BadInput(
@@ -68,7 +65,7 @@ def _read(folder: Path) -> _Samples:
             inputs += x
             labels += y
             users += [user] * len(y)
-    return _Samples(_as_inputs(folder, inputs), np.array(labels), np.array(users))
+    return _as_inputs(folder, inputs), np.array(labels), np.array(users)
 
 
 def _users(file: Path) -> dict[str, tuple[list[Any], list[Any]]]:
@@ -97,7 +94,7 @@ def _users(file: Path) -> dict[str, tuple[list[Any], list[Any]]]:
     return data
 
 
-def _as_inputs(folder: Path, samples: list[Any]) -> npt.NDArray[Any]:
+def _as_inputs(folder: Path, samples: list[Any]) -> Array:
     if samples and all(isinstance(sample, str) for sample in samples):
         lengths = {len(sample) for sample in samples}
         if len(lengths) > 1:

@@ -11,7 +11,6 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -51,11 +50,17 @@ def coverage(
     >>> [np.bincount(labels[part], minlength=3).tolist() for part in parts]
     [[0, 2, 6], [2, 0, 0], [2, 2, 0], [2, 2, 0]]
     """
-    setting = _Coverage(
-        clients, tuple(rare_labels), clients_per_rare_label, clients_per_common_label
-    )
-    setting.check(np.bincount(labels, minlength=classes))
-    holders = _fill_idle_clients(setting, setting.draw(classes, rng), rng)
+    rare, m = list(rare_labels), clients_per_rare_label
+    _check_coverage(clients, rare, m, clients_per_common_label)
+    samples = np.bincount(labels, minlength=classes)
+    _check_labels(samples, rare, m, clients_per_common_label)
+    holders = [
+        np.arange(rare.index(label) * m, (rare.index(label) + 1) * m)
+        if label in rare
+        else rng.choice(clients, clients_per_common_label, replace=False)
+        for label in range(classes)
+    ]
+    holders = _fill_idle_clients(clients, rare, holders, rng)
     owner = np.empty(len(labels), np.int64)
     for label, chosen in enumerate(holders):
         shuffled = rng.permutation(np.flatnonzero(labels == label))
@@ -379,79 +384,53 @@ def _with_min_samples(least: int, parts: list[Ints], rng: np.random.Generator) -
     return parts
 
 
-@dataclass(frozen=True)
-class _Coverage:
-    """The settings of a coverage partition."""
+def _check_coverage(clients: int, rare: list[int], per_rare: int, per_common: int) -> None:
+    if clients < 1 or per_rare < 1:
+        raise BadInput(
+            f"clients = {clients}, clients_per_rare_label = {per_rare}; both must be 1 or more"
+        )
+    if not 1 <= per_common <= clients:
+        raise BadInput(
+            f"clients_per_common_label = {per_common} of {clients} clients; it must be from 1 to "
+            f"{clients}"
+        )
+    if len(rare) * per_rare > clients:
+        raise BadInput(
+            f"{len(rare)} rare labels on {per_rare} clients each need {len(rare) * per_rare} "
+            f"clients, but there are {clients}; use more clients or a smaller "
+            "clients_per_rare_label"
+        )
 
-    clients: int
-    rare: tuple[int, ...]
-    per_rare: int
-    per_common: int
 
-    def per_label(self, label: int) -> int:
-        return self.per_rare if label in self.rare else self.per_common
-
-    def draw(self, classes: int, rng: np.random.Generator) -> Holders:
-        """Draw the holders of each label."""
-        return [self._draw(label, rng) for label in range(classes)]
-
-    def _draw(self, label: int, rng: np.random.Generator) -> Ints:
-        if label in self.rare:
-            first = self.rare.index(label) * self.per_rare
-            return np.arange(first, first + self.per_rare)
-        return rng.choice(self.clients, self.per_common, replace=False)
-
-    def check(self, samples: Ints) -> None:
-        self._check_clients()
-        self._check_rare(len(samples))
-        for label, count in enumerate(samples.tolist()):
-            if count < self.per_label(label):
-                raise BadInput(
-                    f"label {label} has {count} samples for {self.per_label(label)} clients; "
-                    f"give it to at most {count} clients"
-                    if count
-                    else _no_samples(label, np.flatnonzero(samples).tolist())
-                )
-
-    def _check_clients(self) -> None:
-        if self.clients < 1 or self.per_rare < 1:
+def _check_labels(samples: Ints, rare: list[int], per_rare: int, per_common: int) -> None:
+    for label in rare:
+        if not 0 <= label < len(samples):
+            raise BadInput(f"rare label {label} is unknown; labels go from 0 to {len(samples) - 1}")
+        if rare.count(label) > 1:
+            raise BadInput(f"rare label {label} is listed twice; list it once")
+    for label, count in enumerate(samples.tolist()):
+        wanted = per_rare if label in rare else per_common
+        if not count:
+            found = np.flatnonzero(samples)
             raise BadInput(
-                f"clients = {self.clients}, clients_per_rare_label = {self.per_rare}; "
-                "both must be 1 or more"
+                f"label number {label} has no training samples, so no client can hold it: the "
+                f"samples have {len(found)} labels, numbered {several(map(str, found))}; number "
+                "the labels from 0 without gaps, or leave names without samples out of label_names"
             )
-        if not 1 <= self.per_common <= self.clients:
+        if count < wanted:
             raise BadInput(
-                f"clients_per_common_label = {self.per_common} of {self.clients} clients; "
-                f"it must be from 1 to {self.clients}"
-            )
-        if len(self.rare) * self.per_rare > self.clients:
-            raise BadInput(
-                f"{len(self.rare)} rare labels on {self.per_rare} clients each need "
-                f"{len(self.rare) * self.per_rare} clients, but there are {self.clients}; "
-                "use more clients or a smaller clients_per_rare_label"
+                f"label {label} has {count} samples for {wanted} clients; give it to at most "
+                f"{count} clients"
             )
 
-    def _check_rare(self, classes: int) -> None:
-        for label in self.rare:
-            if not 0 <= label < classes:
-                raise BadInput(f"rare label {label} is unknown; labels go from 0 to {classes - 1}")
-            if self.rare.count(label) > 1:
-                raise BadInput(f"rare label {label} is listed twice; list it once")
 
-
-def _no_samples(label: int, found: list[int]) -> str:
-    return (
-        f"label number {label} has no training samples, so no client can hold it: the samples have "
-        f"{len(found)} labels, numbered {several([str(number) for number in found])}; number the "
-        "labels from 0 without gaps, or leave names without samples out of label_names"
-    )
-
-
-def _fill_idle_clients(setting: _Coverage, holders: Holders, rng: np.random.Generator) -> Holders:
+def _fill_idle_clients(
+    clients: int, rare: list[int], holders: Holders, rng: np.random.Generator
+) -> Holders:
     """Move a common label to every client that holds nothing."""
-    load = np.bincount(np.concatenate(holders), minlength=setting.clients)
+    load = np.bincount(np.concatenate(holders), minlength=clients)
     common = Ragged.of(
-        chosen[:0] if label in setting.rare else chosen for label, chosen in enumerate(holders)
+        chosen[:0] if label in rare else chosen for label, chosen in enumerate(holders)
     )
     held = common.flat
     # Entries of `held` whose client holds two or more labels, and their number in each block.
@@ -460,9 +439,8 @@ def _fill_idle_clients(setting: _Coverage, holders: Holders, rng: np.random.Gene
     for idle in np.flatnonzero(load == 0):
         if not in_block.any():
             raise BadInput(
-                f"{setting.clients} clients are too many for {len(holders)} labels with "
-                f"clients_per_common_label = {setting.per_common}: client {idle} would hold "
-                "nothing; use fewer clients or more clients per common label"
+                f"{clients} clients are too many for {len(holders)} labels: client {idle} would "
+                "hold nothing; use fewer clients or more clients per common label"
             )
         pick = _nth(spare, in_block, int(rng.integers(in_block.sum())))
         giver, held[pick] = held[pick], idle

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedraw.data.natural import NaturalRelease, OwnedSamples
-from fedraw.data.releases import SHAKESPEARE
+from fedraw.data.readers import Copy, Samples, find_copy, read_bytes
+from fedraw.data.releases import RELEASES
 from fedraw.errors import BadInput
+
+SHAKESPEARE = RELEASES["shakespeare"]
 
 BEFORE = AFTER = 7
 _PIECE = BEFORE + 1 + AFTER
@@ -29,24 +31,23 @@ _SPEECH = re.compile(r"^ {1,4}([A-Z][A-Za-z. ]{0,14}?)\. (.*)$")
 _STAGE = ("Enter ", "Exit", "Exeunt")
 
 
-def find_shakespeare(root: Path) -> NaturalRelease:
+def find_shakespeare(root: Path) -> Copy:
     """Find the plays of the First Folio below the data root."""
-    return NaturalRelease(SHAKESPEARE, root, read_play)
+    (source,) = SHAKESPEARE.sources
+    plays = {source.members: source.count}
+    return find_copy(SHAKESPEARE, root, (source.folder,), plays, read_play)
 
 
-def read_play(path: Path) -> OwnedSamples:
+def read_play(path: Path) -> Samples:
     """Read the pieces of all roles of one play."""
-    try:
-        text = path.read_text(encoding="latin-1")
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}; make the file readable") from None
+    text = read_bytes(path).decode("latin-1")
     play = path.name.removesuffix("_gut_f.txt")
     by_role = {role: pieces(words) for role, words in speeches(text).items()}
     sizes = [len(own_pieces) for own_pieces in by_role.values()]
     if not any(sizes):
         raise BadInput(f"{path}: has no speeches of the form '  Name. Text'; download it again")
     codes = np.concatenate(list(by_role.values()))
-    return OwnedSamples(
+    return Samples(
         np.delete(codes, BEFORE, axis=1).astype(np.int16),
         _LABEL_OF[codes[:, BEFORE]],
         {

@@ -16,7 +16,7 @@ from fedraw.core.text import several
 from fedraw.core.types import Ints
 from fedraw.data import cache, catalog
 from fedraw.data.dataset import Dataset, Inputs, limit_per_label, long_tail
-from fedraw.data.own_data import Shares, own_dataset, with_shares, with_test
+from fedraw.data.own_data import Shares, own_dataset
 from fedraw.data.releases import Progress, data_root
 from fedraw.errors import BadInput, MissingExtra
 from fedraw.experiment.parts import digest
@@ -80,11 +80,8 @@ def load_dataset(
     if isinstance(test, str):
         test = named(_named(test, spec.data))
     if data is None or isinstance(data, str):
-        dataset = named(spec.data if data is None else _named(data, spec.data))
-        dataset = dataset if test is None else with_test(dataset, test)
-        dataset = dataset if shares is None else with_shares(dataset, shares)
-    else:
-        dataset = own_dataset(data, test=test, shares=shares, rng=rng)
+        data = named(spec.data if data is None else _named(data, spec.data))
+    dataset = own_dataset(data, test=test, shares=shares, rng=rng)
     if spec.data.imbalance is not None:
         dataset = long_tail(dataset, spec.data.imbalance, streams.generator("long tail"))
     limits = spec.data.per_label, spec.data.test_per_label

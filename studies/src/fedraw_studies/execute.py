@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from fedraw.data.catalog import BATCHES, LESIONS
+from fedraw.data.catalog import refuse_missing
 from fedraw.data.releases import Progress, data_root
 from fedraw.errors import BadInput, FedrawError, Interrupted
 from fedraw.experiment.cells import Cell, CellProgress, run_cells
@@ -209,10 +209,7 @@ def _missing(dataset: str, weights: str | None, root: Path | None) -> dict[str, 
     """Return the missing data and the reasons, by the name for `fedraw data fetch`."""
     found: dict[str, str] = {}
     try:
-        if dataset in BATCHES:
-            BATCHES[dataset](data_root(root, dataset)).facts()
-        if dataset in LESIONS:
-            LESIONS[dataset](data_root(root, dataset))
+        refuse_missing(dataset, root)
     except BadInput as problem:
         found[dataset] = str(problem)
     try:

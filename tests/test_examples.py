@@ -76,11 +76,13 @@ def test_the_text_classifier_knows_the_rare_topic() -> None:
 
 
 def test_the_regression_is_good_on_the_rare_group_too() -> None:
-    fedfa, fedraw = run_example("tabular_regression.py")
+    fedfa, fedraw, one_pass = run_example("tabular_regression.py")
     (_, fedfa_rare), (overall, rare) = numbers(fedfa), numbers(fedraw)
     assert fedraw.startswith("fedraw: mean absolute error ")
     assert rare < 0.8 * fedfa_rare
     assert overall < 200
+    assert one_pass.startswith("one-pass: mean absolute error ")
+    assert max(numbers(one_pass)) < 80
 
 
 def test_own_strategy_keeps_more_of_the_rare_labels_than_its_rival() -> None:

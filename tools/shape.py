@@ -39,7 +39,7 @@ REPEATS = 9
 # for) and today's ceiling. A change that makes a package smaller lowers its ceiling, down to 110 %
 # of the budget. Budgets include the lines of one pass, which came after the design.
 BUDGETS = {
-    "core": (2_500, 2_850),
+    "core": (2_500, 2_950),
     "strategies": (3_600, 4_750),
     "storage": (800, 1_200),
     "eventlog": (2_400, 3_700),
@@ -49,14 +49,14 @@ BUDGETS = {
     "experiment": (3_900, 7_500),
     "auditing": (2_950, 4_650),
     "server": (3_500, 5_150),
-    "flower": (1_100, 1_850),
+    "flower": (1_100, 1_900),
     "flare": (650, 1_100),
     "report": (1_250, 3_100),
     "dashboard": (800, 1_350),
     "cli": (1_350, 2_100),
     "privacy": (360, 700),
     "export": (400, 850),
-    "metrics": (190, 190),
+    "metrics": (190, 235),
     "pages": (190, 190),
 }
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from fedraw.core.linear_head import ABSENT, LinearHead, oas, shrunk_inverse
-from fedraw.core.sums import SumsShape, on_grid
+from fedraw.core.linear_head import ABSENT, PARTS, LinearHead, oas, shrunk_inverse
+from fedraw.core.private_sums import SumsPrivacy
+from fedraw.core.sums import Sums, SumsShape, on_grid
 from fedraw.core.types import Floats, Ints
 from fedraw.errors import BadInput
 
@@ -165,9 +166,101 @@ def test_the_bytes_do_not_depend_on_the_number_of_threads() -> None:
         ({"prior": float("nan")}, "prior = nan must be a finite number"),
         ({"shrinkage": 1.5}, "shrinkage = 1.5 must be from 0 to 1"),
         ({"shrinkage": "much"}, "shrinkage = 'much' must be a finite number or 'auto'"),
-        ({"readout": "svm"}, "readout = 'svm' must be 'discriminant' or 'ridge'"),
+        ({"readout": "svm"}, "readout = 'svm' must be 'discriminant' or 'ridge' or "),
     ],
 )
 def test_settings_out_of_range_are_refused(settings: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         LinearHead(**settings)
+
+
+def line(samples: int, features: int, targets: int, noise: float = 0.3) -> tuple[Floats, Floats]:
+    """Features, and targets that are linear in them, with errors."""
+    rng = np.random.default_rng(samples)
+    z = on_grid(rng.normal(size=(samples, features)) @ rng.normal(size=(features, features)) / 2)
+    y = z @ rng.normal(size=(features, targets)) / features + 0.5
+    return z, on_grid(y + noise * rng.normal(size=y.shape))
+
+
+def regression(z: Floats, y: Floats, part: Any = "auto") -> tuple[Floats, Floats]:
+    """The weights and the biases that are solved from the sums of the samples."""
+    payload, d, k = Sums(regression=True), z.shape[1], y.shape[1]
+    shape = payload.shape(k, d)
+    head = LinearHead(readout="regression", shrinkage=part)
+    model = head.solve(shape, payload.exact(shape, z, y)).astype(np.float64)
+    return model[: k * d].reshape(k, d), model[k * d :]
+
+
+@pytest.mark.parametrize(("part", "slope"), [(0.0, 1.0), (0.5, 0.5), (0.75, 0.25), (1.0, 0.0)])
+def test_a_regression_by_hand(part: float, slope: float) -> None:
+    """Features -1 and 1 with targets 1 and 3: variance 1, covariance 1, k = part / (1 - part)."""
+    weights, biases = regression(np.array([[-1.0], [1.0]]), np.array([[1.0], [3.0]]), part)
+    assert weights.tolist() == [[pytest.approx(slope)]]
+    assert biases.tolist() == [pytest.approx(2.0)]
+
+
+@pytest.mark.parametrize("targets", [1, 3])
+@pytest.mark.parametrize("samples", [8, 200])
+def test_without_shrinkage_it_is_least_squares_on_the_pooled_samples(
+    samples: int, targets: int
+) -> None:
+    """With fewer samples than features it is the solution of the smallest weights."""
+    z, y = line(samples, 12, targets)
+    weights, biases = regression(z, y, 0.0)
+    expected = np.linalg.lstsq(z - z.mean(axis=0), y - y.mean(axis=0), rcond=1e-8)[0]
+    assert weights == pytest.approx(expected.T, rel=1e-4, abs=1e-5)
+    assert biases == pytest.approx(y.mean(axis=0) - expected.T @ z.mean(axis=0), rel=1e-3)
+
+
+def test_with_shrinkage_it_is_ridge_on_the_pooled_samples() -> None:
+    z, y = line(60, 12, 2)
+    centred = z - z.mean(axis=0)
+    penalty = 60 * 0.2 / 0.8 * centred.var(axis=0).mean()
+    expected = np.linalg.solve(centred.T @ centred + penalty * np.eye(12), centred.T @ y)
+    assert regression(z, y, 0.2)[0] == pytest.approx(expected.T, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize(("samples", "noise"), [(10, 0.3), (40, 0.02), (40, 3.0), (400, 0.3)])
+def test_auto_is_the_likeliest_part(samples: int, noise: float) -> None:
+    """The likelihood is that of the samples: a normal target with covariance Z Zᵀ / (n k) + I."""
+    z, y = line(samples, 12, 1, noise)
+    centred, target = z - z.mean(axis=0), y[:, 0] - y.mean()
+    mean = centred.var(axis=0).mean()
+
+    def unlikelihood(part: float) -> float:
+        covariance = centred @ centred.T / (samples * part / (1 - part) * mean) + np.eye(samples)
+        left = target @ np.linalg.solve(covariance, target) / samples
+        return float((samples - 1) * np.log(left) + np.linalg.slogdet(covariance)[1])
+
+    likeliest = min(PARTS[:-1].tolist(), key=unlikelihood)
+    assert regression(z, y)[0] == pytest.approx(regression(z, y, likeliest)[0], abs=1e-4)
+
+
+def test_targets_that_have_nothing_to_do_with_the_features_are_predicted_by_their_mean() -> None:
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(50, 60)), np.full((50, 1), 2.5)
+    weights, biases = regression(z, y)
+    assert not weights.any()
+    assert biases.tolist() == [2.5]
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_one_or_two_samples_and_constant_features_give_finite_numbers(samples: int) -> None:
+    z, y = line(samples, 4, 2)
+    z[:, 1] = 1.0
+    weights, biases = regression(z, y)
+    assert np.isfinite(weights).all()
+    assert weights[:, 1] == pytest.approx(0, abs=1e-12)
+    assert z.mean(axis=0) @ weights.T + biases == pytest.approx(y.mean(axis=0), abs=1e-4)
+
+
+def test_sums_with_noise_give_a_regression_too() -> None:
+    z, y = line(40_000, 5, 1, 0.1)
+    payload = Sums(privacy=SumsPrivacy(epsilon=3.0, clip=2.0), regression=True)
+    shape = payload.shape(1, 5)
+    message = payload.sent(shape, payload.exact(shape, z, y), np.random.default_rng(0))
+    payload.check(shape, "north", message, 40_000)
+    assert payload.privacy is not None
+    model = LinearHead(readout="regression").solve(shape, message, payload.privacy.noise(shape))
+    left = y[:, 0] - z @ model[:5] - model[5]
+    assert left.var() < 0.5 * y.var()

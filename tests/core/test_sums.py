@@ -15,6 +15,7 @@ from fedraw.core.sums import (
     GRID,
     MOST_FEATURES,
     MOST_SAMPLES,
+    Sums,
     SumsShape,
     digest,
     on_grid,
@@ -162,11 +163,11 @@ def test_a_large_site_may_send_large_sums() -> None:
 )
 def test_only_one_linear_layer_is_solved(layout: Layout | None) -> None:
     with pytest.raises(BadInput, match="one linear layer with weights and biases"):
-        SumsShape.of_head(layout)
+        Sums().shape_for(layout)
 
 
 def test_the_shape_follows_from_the_linear_layer() -> None:
     layout = Layout.of([("1.weight", (3, 4)), ("1.bias", (3,))])
-    assert SumsShape.of_head(layout) == SHAPE
+    assert Sums().shape_for(layout) == SHAPE
     with pytest.raises(BadInput, match="8,193 features: sums are kept for at most 8,192"):
         SumsShape(2, MOST_FEATURES + 1)

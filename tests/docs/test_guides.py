@@ -21,7 +21,7 @@ GUIDES = Path(__file__).parents[2] / "docs" / "how-to"
         ("strategies", 1, ()),
         ("privacy", 3, ("opendp", "flwr")),
         ("flower-apps", 3, ("torch", "flwr")),
-        ("one-pass", 5, ("torch", "flwr")),
+        ("one-pass", 7, ("torch", "flwr")),
     ],
 )
 def test_the_code_of_a_guide_runs(

@@ -373,13 +373,96 @@ def own_features(scale: float) -> Any:
     return features
 
 
-def test_targets_of_a_regression_are_refused() -> None:
-    inputs = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
-    data = (inputs, np.linspace(0, 1, 60))
-    with pytest.raises(BadInput, match="targets of a regression, and sums are of labels"):
-        fedraw.simulate(strategy="one-pass", data=data, partition=fedraw.IID(clients=3),
-                        metrics={"MAE": lambda o, t: float(abs(o - t).mean())}, seeds=[1],
-                        progress=False)  # fmt: skip
+RNG = np.random.default_rng(5)
+COLUMNS = RNG.normal(size=(600, 3)).astype(np.float32)
+RENTS = COLUMNS @ [1.0, -2.0, 0.5] + 3 + RNG.normal(scale=0.5, size=600)
+PLACES = np.where(np.arange(600) % 10 == 0, "island", "mainland")
+
+
+def regression(data: Any = (COLUMNS, RENTS, PLACES), **more: Any) -> Any:
+    more = {"strategy": fedraw.OnePass(readout="regression"), "seeds": [1], **more}
+    return fedraw.simulate(data=data, partition=fedraw.IID(clients=6), progress=False, **more)
+
+
+def identity() -> Any:
+    import torch
+
+    from fedraw.learning.feature_maps import own_map
+
+    return own_map(torch.nn.Identity(), (3,))
+
+
+def test_a_regression_is_that_of_all_training_samples() -> None:
+    """Errors of deviation 0.5 have the mean square 0.25."""
+    import torch
+
+    own, test = (tuple(part[rows] for part in (COLUMNS, RENTS, PLACES))
+                 for rows in (slice(500), slice(500, None)))  # fmt: skip
+    result = regression(own, test=test, features=identity())
+    summary = result.summaries[0]
+    assert (summary["events"], summary["final"]) == (6, "every member was heard")
+    assert summary["rejected"] == {}
+    with torch.no_grad():
+        found = result[1].classifier(identity())(torch.from_numpy(test[0]))[:, 0].numpy()
+    error = np.mean((found - test[1]) ** 2)
+    assert 0.15 < error < 0.35
+    assert summary["own"]["MSE"] == pytest.approx(error, rel=1e-4)
+    assert summary["own"]["R2"] == pytest.approx(1 - error / test[1].var(), rel=1e-4)
+
+
+def test_a_regression_reports_the_rare_group_and_the_users_metrics() -> None:
+    result = regression(
+        rare_labels=["island"], metrics={"MAE": lambda o, t: abs(o[:, 0] - t).mean()}
+    )
+    (summary,) = result.summaries
+    assert set(summary["own"]) == set(summary["own_rare"]) == {"MAE"}
+    assert summary["own"]["MAE"] < 0.6
+
+
+def test_a_regression_has_several_outputs_no_groups_and_exports_its_layer(tmp_path: Path) -> None:
+    both = np.stack([RENTS, COLUMNS[:, 0] / 2], axis=1)
+    result = regression((COLUMNS, both), out=tmp_path, features=identity())
+    export_model(tmp_path / "seed-1", tmp_path / "exported.safetensors")
+    weight = load_file(tmp_path / "exported.safetensors")["1.weight"]
+    assert weight.shape == (2, 3)
+    assert weight[1, 1:] == pytest.approx([0, 0], abs=2e-3)
+    assert result.summaries[0]["own"]["R2"] > 0.9
+
+
+@pytest.mark.parametrize("change", [{"executor": "processes", "jobs": 2},
+                                    {"speeds": fedraw.Uniform()}])  # fmt: skip
+def test_executors_and_speeds_do_not_change_a_regression(change: dict[str, Any]) -> None:
+    one, other = (regression(**more).state_dict() for more in ({}, change))
+    assert all(np.array_equal(a, b) for a, b in zip(one.values(), other.values(), strict=True))
+
+
+def test_a_regression_runs_from_a_spec(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rents.npz", inputs=COLUMNS, labels=RENTS, groups=PLACES)
+    tables = {**TOY, "data": {"name": "npz", "path": str(tmp_path / "rents.npz")},
+              "strategy": {"name": "one-pass", "readout": "regression"},
+              "partition": {"kind": "iid", "clients": 6},
+              "metrics": {"rare_labels": ["island"]}}  # fmt: skip
+    summary = run_seed(fedraw.Spec.from_dict(tables), 7, tmp_path / "run").summary
+    assert summary["own"]["R2"] > 0.8
+    assert set(summary["own_rare"]) == {"MSE", "R2"}
+
+
+NOT_FOR_SUMS: list[tuple[Any, dict[str, Any], str]] = [
+    ((COLUMNS, RENTS), {"strategy": "one-pass"}, "set strategy.readout = 'regression', or convert"),
+    ((COLUMNS, np.arange(600) % 3), {}, "'regression', and dataset 'arrays' has labels; give targ"),
+    ((COLUMNS, np.arange(600) % 3, PLACES), {}, "has groups, and targets that are whole numbers"),
+    ((COLUMNS, 1000 * RENTS), {}, "of the targets are beyond ±16.*; divide the targets by const"),
+    ((COLUMNS, RENTS), {"strategy": fedraw.OnePass(readout="regression", floor=5000)},
+     "strategy.floor = 5000: no client has so many samples, so nobody would send"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "more", "words"), NOT_FOR_SUMS)
+def test_targets_and_labels_that_cannot_be_summed_are_refused(
+    data: Any, more: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(BadInput, match=words):
+        regression(data, **more)
 
 
 def test_labels_below_the_floor_are_named() -> None:

@@ -202,12 +202,18 @@ def test_a_regression_is_measured_by_the_users_metric_overall_and_in_rare_groups
     assert summary["confusion"] is None
 
 
-def test_targets_need_a_function_that_learns_and_one_that_measures_them() -> None:
+def test_targets_need_a_function_that_learns_and_classes_one_that_measures_them() -> None:
     wanted, parts = regression()
+    assert set(run_seed(wanted, 1, parts=replace(parts, metrics={})).summary["own"]) == {
+        "MSE",
+        "R2",
+    }
     with pytest.raises(BadInput, match=r"built-in SGD learns labels; give a training function"):
         run_seed(wanted, 1, parts=replace(parts, train=None))
+    classes = replace(parts.data, targets=np.zeros(len(parts.data.labels), np.int64),
+                      test_targets=np.zeros(len(parts.data.test_labels), np.int64))  # fmt: skip
     with pytest.raises(BadInput, match=r"metrics = …"):
-        run_seed(wanted, 1, parts=replace(parts, metrics={}))
+        run_seed(wanted, 1, parts=replace(parts, data=classes, metrics={}))
 
 
 class TextModel(nn.Module):

@@ -35,6 +35,22 @@ NODES = {11: "north", 12: "south", 13: "east"}
 OWN = {"north": {"cat": 30, "dog": 9}, "south": {"cat": 12, "dog": 22}, "east": {"owl": 25}}
 
 
+def priced(context: Context) -> tuple[Any, Any]:
+    """Samples with two targets each, in place of their labels."""
+    inputs, _ = samples(context)
+    return inputs, (inputs @ [[0.5, 0], [0, 1], [-0.5, 0]] + 1).astype(np.float32)
+
+
+def one_price(context: Context) -> tuple[Any, Any]:
+    inputs, targets = priced(context)
+    return inputs, targets[:, 0]
+
+
+def high_price(context: Context) -> tuple[Any, Any]:
+    inputs, targets = priced(context)
+    return inputs, 1000 * targets
+
+
 class Doubled:
     """A feature map of three numbers, each twice as large."""
 
@@ -104,6 +120,40 @@ def test_sites_may_test_the_solved_model(tmp_path: Path) -> None:
     assert last["metrics"]["GlobalAcc"] > 80
 
 
+REGRESSION = OnePass(readout="regression")
+PRICES = {"strategy": REGRESSION, "labels": ("rent", "price")}
+
+
+def test_sites_with_targets_give_a_regression(tmp_path: Path) -> None:
+    app = sums_app(priced, Doubled(), test=priced)
+    lead(tmp_path, app, federated_evaluation=True, **PRICES)
+    assert log(tmp_path, "end")[0]["reason"] == "every member was heard"
+    model = load_file(tmp_path / "model.safetensors")  # of features that are doubled
+    expected = np.array([[0.25, 0, -0.25], [0, 0.5, 0]])
+    assert model["weight"] == pytest.approx(expected, abs=1e-3)
+    assert model["bias"] == pytest.approx([1, 1], abs=1e-2)
+    assert [own["counts"] for own in log(tmp_path, "joined")] == [{"all": 39}, {"all": 34},
+                                                                  {"all": 25}]  # fmt: skip
+    last = log(tmp_path, "evaluation")[-1]
+    assert last["own"]["MSE"] < 1e-4
+    assert last["recall"] == {}
+    assert forget(tmp_path, "east").version == 4
+
+
+def test_a_private_regression_declares_nothing(tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+
+    def own(context: Context) -> tuple[Any, Any]:
+        context.node_config["private-folder"] = str(tmp_path / "keys")
+        return priced(context)
+
+    app = sums_app(own, Doubled(), privacy=SumsPrivacy(epsilon=4.0))
+    lead(tmp_path / "run", app, OnePass(epsilon=4.0, readout="regression"),
+         labels=("rent", "price"))  # fmt: skip
+    assert [own["counts"] for own in log(tmp_path / "run", "joined")] == [{"not told": 1}] * 3
+    assert log(tmp_path / "run", "end")[0]["reason"].startswith("every member was heard")
+
+
 def other_labels(context: Context) -> tuple[Any, list[str]]:
     inputs, labels = samples(context)
     return inputs, ["kat" if label == "cat" else label for label in labels]
@@ -121,12 +171,22 @@ WRONG = [
     (sums_app(other_labels, Doubled()),
      "the label 'kat', which is not among the server's labels; did you mean 'cat'"),
     (sums_app(short, Doubled()), "samples and .* labels; give one label for each sample"),
+    (sums_app(one_price, Doubled()), "gives targets of a regression, and the server asks for lab"),
 ]  # fmt: skip
+WRONG_TARGETS = [
+    (sums_app(samples, Doubled()), "this site has labels of type <U3; give an array of a float"),
+    (sums_app(one_price, Doubled()), "has 1 targets for each sample, and the server asks for 2"),
+    (sums_app(high_price, Doubled()), "100% of the targets are beyond ±16.*; divide the targets"),
+]
 
 
-@pytest.mark.parametrize(("app", "words"), WRONG)
-def test_a_site_that_cannot_send_sums_says_why(app: Any, words: str, tmp_path: Path) -> None:
-    lead(tmp_path, app, seconds=0.6)
+@pytest.mark.parametrize(("app", "words", "more"), [
+    *((*own, {}) for own in WRONG), *((*own, PRICES) for own in WRONG_TARGETS)
+])  # fmt: skip
+def test_a_site_that_cannot_send_sums_says_why(
+    app: Any, words: str, more: dict[str, Any], tmp_path: Path
+) -> None:
+    lead(tmp_path, app, seconds=0.6, **more)
     said = " ".join(str(r["reason"]) for r in log(tmp_path, "note"))
     assert re.search(words, said), said
     assert {record["client"] for record in log(tmp_path, "arrival")} <= {"east"}
@@ -175,12 +235,14 @@ def test_a_site_that_trains_is_refused_where_sums_are_asked(tmp_path: Path) -> N
         ({"strategy": FedRAW(2)}, "server_app has no initial_model"),
         ({"strategy": OnePass(), "feature_map": "missing.safetensors"},
          "missing.safetensors cannot be read as a feature map"),
+        ({"strategy": REGRESSION, "feature_map": Doubled, "and": {"labels": ()}},
+         "OnePass needs the labels, or the names of a regression's targets, .*labels has 0 names"),
     ],
 )  # fmt: skip
 def test_a_server_needs_a_model_or_a_feature_map(
     arguments: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    settings = {"folder": tmp_path, "seconds": 9.0, "labels": LABELS}
+    settings = {"folder": tmp_path, "seconds": 9.0, "labels": LABELS, **arguments.pop("and", {})}
     app = server_app(settings=settings, **arguments)
     with pytest.raises(BadInput, match=words):
         app(MemoryGrid(sums_app(samples, Doubled()), {}), Context(1, 1, {}, RecordDict(), {}))

@@ -49,6 +49,18 @@ def recall(model: Vector) -> Recall:
     return Recall.of([LABELS[i] for i in labels], [LABELS[i] for i in best])
 
 
+# For a regression, the targets of a sample are these sums of its features.
+SLOPES = np.array([[0.5, 0, 0, 1, 0, 0], [0, 0.5, -0.5, 0, 0, 0]])
+REGRESSION = OnePass(readout="regression")
+TARGETS_SHAPE = REGRESSION.payload.shape(2, 6)
+TARGETS_LAYOUT = Layout.of([("weight", (2, 6)), ("bias", (2,))])
+
+
+def sums_of_targets(name: str) -> Any:
+    inputs, _ = samples(name)
+    return REGRESSION.payload.exact(TARGETS_SHAPE, inputs, inputs @ SLOPES.T + 1)
+
+
 OPENED: list[Engine] = []
 
 
@@ -56,10 +68,9 @@ class SumsEngine(Engine):
     """Sites that compute the sums of their samples."""
 
     def __init__(self, folder: Path, strategy: Any = None, **settings: Any) -> None:
-        usual = {"labels": LABELS, "feature_map": MAP, "arrivals": None, "evaluate": recall}
-        super().__init__(
-            folder, strategy or OnePass(), COUNTS, layout=LAYOUT, **{**usual, **settings}
-        )
+        usual: dict[str, Any] = {"labels": LABELS, "feature_map": MAP, "arrivals": None}
+        usual |= {"evaluate": recall, "layout": LAYOUT}
+        super().__init__(folder, strategy or OnePass(), COUNTS, **{**usual, **settings})
         OPENED.append(self)
 
     def _train(self, name: str, task: Task) -> TrainReply:
@@ -76,3 +87,15 @@ class SumsEngine(Engine):
     def finish(self) -> None:
         self.run(lambda: self.coordinator.finished is not None)
         self.coordinator.close(self.now)
+
+
+class RegressionEngine(SumsEngine):
+    """Sites that compute the sums of their samples and of two targets."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        usual = {"labels": ("rent", "age"), "evaluate": None, "layout": TARGETS_LAYOUT}
+        super().__init__(folder, REGRESSION, **{**usual, **settings})
+
+    def _train(self, name: str, task: Task) -> TrainReply:
+        message, (_, labels) = sums_of_targets(name), samples(name)
+        return TrainReply(name, task.number, task.version, message, len(labels), feature_map=MAP)

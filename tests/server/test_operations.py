@@ -22,7 +22,7 @@ from tests.server.test_recovery import STRATEGIES, packed
 
 from fedraw import Spec, simulate
 from fedraw.errors import BadInput
-from fedraw.eventlog.log_file import read_log
+from fedraw.eventlog.log_file import Chain, read_log
 from fedraw.server.journal import Journal
 from fedraw.server.revocation import revoke
 from fedraw.server.rollback import backup, restore_points, rollback
@@ -174,6 +174,81 @@ def test_a_folder_in_which_training_has_not_begun_passes(make_engine: MakeEngine
     engine.wait(5)
     engine.coordinator.abandon()
     assert problems(engine.settings.folder) == []
+
+
+def arrivals_of(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [own for own in records if own["kind"] == "arrival"]
+
+
+def with_another(kind: str, **fields: Any) -> Callable[[list[dict[str, Any]]], None]:
+    """A change that appends a record at the event and the time of the last one."""
+
+    def change(records: list[dict[str, Any]]) -> None:
+        event, time = records[-1]["event"], records[-1]["time"]
+        more = {name: value + event if name == "event" else value for name, value in fields.items()}
+        records.append({"kind": kind, "event": event, "time": time, **more})
+
+    return change
+
+
+def with_changed(**fields: Any) -> Callable[[list[dict[str, Any]]], None]:
+    """A change of the last arrival."""
+
+    def change(records: list[dict[str, Any]]) -> None:
+        last = arrivals_of(records)[-1]
+        last.update({name: value(last[name]) for name, value in fields.items()})
+
+    return change
+
+
+def without_an_arrival(records: list[dict[str, Any]]) -> None:
+    records.remove(arrivals_of(records)[-2])
+
+
+def with_two_starts(records: list[dict[str, Any]]) -> None:
+    records.insert(-1, dict(records[0]))
+
+
+def with_an_early_end(records: list[dict[str, Any]]) -> None:
+    before = records[-2]
+    end = {"kind": "end", "event": before["event"], "time": before["time"], "reason": "enough"}
+    records.insert(-1, end)
+
+
+NOTE = {"client": None, "reason": "x"}
+UNLIKE = "does not reproduce the record of arrival 30"
+WRONG_LOGS: list[tuple[Any, str]] = [
+    (with_two_starts, "line 35: the start record must be the first, and the only one"),
+    (with_an_early_end, "line 36: it follows the end record"),
+    (with_another("note", **NOTE, time=1.0), "line 36: its time 1.0 is before 20.0"),
+    (with_another("note", **NOTE, event=3), "line 36: its event is 33 instead of 30"),
+    (with_another("evaluation", event=9, version=1, metrics={}, recall={}, server_models=1.0),
+     "line 36: its event is 39, but the last event was 30"),
+    (with_another("joined", client="north", counts={"cat": 6}, node=100), "is a member already"),
+    (with_another("left", client="nobody", reason="x"), "client 'nobody' is not a member"),
+    (with_another("declared", client="nobody", counts={"cat": 1}, reason="x"), "is not a member"),
+    (with_changed(client=lambda own: "nobody"), UNLIKE),
+    (with_changed(version=lambda own: own + 5), UNLIKE),
+    (with_changed(aggregated=lambda own: not own), UNLIKE),
+    (with_changed(weights=lambda own: own[:-1]), UNLIKE),
+    (with_changed(weights=lambda own: [0.5 * weight for weight in own]), UNLIKE),
+    (without_an_arrival, UNLIKE),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "words"), WRONG_LOGS)
+def test_a_wrong_log_with_right_digests_is_found(
+    make_engine: MakeEngine, change: Any, words: str
+) -> None:
+    log = killed(make_engine, snapshot_every=6.0).settings.folder / "events.jsonl"
+    records = [json.loads(line) for line in log.read_bytes().splitlines()]
+    change(records)
+    chain = Chain()
+    log.write_bytes(b"".join(
+        chain.encode_fields({key: own for key, own in record.items() if key != "digest"})
+        for record in records
+    ))  # fmt: skip
+    assert any(words in problem for problem in problems(log.parent)), problems(log.parent)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,11 @@ from tests.server.sums_engine import (
     COUNTS,
     OPENED,
     SHAPE,
+    SLOPES,
+    RegressionEngine,
     SumsEngine,
     samples,
+    sums_of_targets,
     totals_of,
 )
 
@@ -182,6 +185,27 @@ def test_forgetting_goes_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.Mon
         again.coordinator._store.log.close()
 
 
+def test_a_regression_survives_kills_and_forgets_a_site(tmp_path: Path) -> None:
+    engine = RegressionEngine(tmp_path / "one", snapshot_every=1.0)
+    for accepted in range(1, 4):  # killed after each message but the last
+        engine.run(lambda n=accepted: engine.coordinator.accepted >= n)  # type: ignore[misc]
+        engine.restart()
+    engine.finish()
+    assert digest(engine.totals) == digest(sum(map(sums_of_targets, COUNTS)))
+    model = load_file(tmp_path / "one" / "model.safetensors")
+    assert model["weight"] == pytest.approx(SLOPES, abs=1e-3)
+    assert model["bias"] == pytest.approx([1, 1], abs=1e-3)
+    forget(tmp_path / "one", "west")
+    assert [check.problems for check in verify_folder(tmp_path / "one")] == [[]] * 6
+    never = RegressionEngine(tmp_path / "never", min_clients=3)
+    never.online.discard("west")
+    never.finish()
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "never"))
+    assert {key: own.tobytes() for key, own in one.items()} == {
+        key: own.tobytes() for key, own in other.items()
+    }
+
+
 def test_what_cannot_be_forgotten_is_said(tmp_path: Path) -> None:
     engine = SumsEngine(tmp_path / "sums")
     engine.run(lambda: engine.coordinator.accepted == 2)
@@ -221,6 +245,8 @@ WRONG: list[tuple[str, Any, str]] = [
      "sent the sums of 20 samples of label 'cat' and declares 10"),
     ("far features", lambda t, h: replace(h, vector=SHAPE.of_samples(
         np.full((40, 6), 16.0), samples("west")[1])), "sent features of 39.2 .norm., more than 10"),
+    ("targets", lambda t, h: replace(h, vector=sums_of_targets("west")),
+     "sent 45 numbers, a message of this method has 42"),
     ("a failure", lambda t, h: Failure("no GPU"), "no GPU"),
 ]  # fmt: skip
 

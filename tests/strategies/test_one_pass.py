@@ -247,6 +247,102 @@ def test_a_model_that_is_no_linear_layer_is_refused() -> None:
         OnePass().start(Setup(np.zeros(5, np.float32), table))
 
 
+REGRESSION = OnePass(readout="regression")
+# Two targets that are linear in the four features.
+TARGETS = {
+    c: on_grid(own @ [[1, 0], [-0.5, 0.5], [0, 1], [0, 0]] + 1) for c, own in FEATURES.items()
+}
+
+
+def of_targets(client: ClientId, strategy: OnePass = REGRESSION, **changes: Any) -> Update:
+    payload = strategy.payload
+    message: Any = payload.exact(payload.shape(2, 4), FEATURES[client], TARGETS[client])
+    return replace(Update(client, 0, message, len(OWN[client])), **changes)
+
+
+def regressed(order: list[Any], strategy: OnePass = REGRESSION) -> OnePassState:
+    """The state of a regression; the labels that clients declare are groups."""
+    table = LabelTable.from_counts({c: counts_of(own) for c, own in OWN.items()})
+    layout = Layout.of([("weight", (2, 4)), ("bias", (2,))])
+    state, receivers = strategy.start(Setup(np.zeros(10, np.float32), table, layout, LABELS))
+    assert list(receivers) == list(OWN)
+    for client in order:
+        state, _ = strategy.step(state, Arrived(of_targets(client, strategy)))
+    return state
+
+
+@settings(deadline=None)
+@given(st.permutations(list(OWN)), st.sampled_from(list(OWN)))
+def test_a_regression_depends_neither_on_order_nor_on_who_is_forgotten(
+    order: list[Any], gone: Any
+) -> None:
+    state = regressed(order)
+    assert digest(state.totals) == digest(regressed(list(OWN)).totals)
+    assert state.model.tobytes() == regressed(list(OWN)).model.tobytes()
+    state.forget(gone)
+    never = regressed([client for client in OWN if client != gone])
+    assert digest(state.totals) == digest(never.totals)
+    assert state.model.tobytes() == never.model.tobytes()
+
+
+def test_a_regression_finds_the_line_of_all_samples(tmp_path: Path) -> None:
+    state = regressed(list(OWN))
+    weights, biases = state.model[:8].reshape(2, 4), state.model[8:]
+    assert weights == pytest.approx(np.array([[1, -0.5, 0, 0], [0, 0.5, 1, 0]]), abs=2e-3)
+    assert biases == pytest.approx([1, 1], abs=2e-3)
+    assert state.finished == "every member was heard"
+    assert state.contents.weights == tuple(len(own) / 77 for own in OWN.values())
+    snapshot.save(state, tmp_path / "state")
+    restored = snapshot.load(OnePassState, tmp_path / "state")
+    assert bits(restored) == bits(state)
+    assert restored.model.tobytes() == state.model.tobytes()
+
+
+def test_clients_below_the_floor_send_zeros_in_a_regression() -> None:
+    state = regressed(list(OWN), OnePass(readout="regression", floor=12))
+    assert state.shape.counts(state.totals).tolist() == [
+        64
+    ]  # without clients 2 and 4, with 2 and 11
+    nothing = regressed(list(OWN), OnePass(readout="regression", floor=99))
+    assert not nothing.model.any()
+    assert "the totals tell of no samples" in (nothing.finished or "")
+
+
+def test_targets_that_are_too_small_for_the_grid_are_named() -> None:
+    state, payload = regressed([]), REGRESSION.payload
+    for client in OWN:
+        message: Any = payload.exact(state.shape, FEATURES[client], TARGETS[client] / 1000)
+        state, _ = REGRESSION.step(state, Arrived(of_targets(client, vector=message)))
+    assert "no target has a standard deviation of 0.03125" in (state.finished or "")
+
+
+WITHOUT_ONE: Any = REGRESSION.payload.exact(SumsShape(1, 6, 2), FEATURES[5][1:], TARGETS[5][1:])
+BAD_TARGETS: list[tuple[dict[str, Any], str]] = [
+    ({"vector": update(5).vector}, "client 5 sent 25 numbers, a message of this method has 28"),
+    ({"vector": WITHOUT_ONE}, "sent the sums of 17 samples and declares 18; declare the counts"),
+    ({"vector": of_targets(5).vector * 2, "examples": 36}, "sums of 36 samples and declares 18"),
+    ({"vector": of_targets(5).vector + 0.3}, "client 5 sent counts that are not whole numbers"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "words"), BAD_TARGETS)
+def test_unusable_sums_of_targets_leave_no_trace(change: dict[str, Any], words: str) -> None:
+    state = regressed([0, 1])
+    before = bits(state)
+    with pytest.raises(RefusedUpdate, match=words):
+        REGRESSION.step(state, Arrived(of_targets(5, **change)))
+    assert bits(state) == before
+
+
+def test_a_far_mean_of_a_regression_is_named_without_a_label() -> None:
+    state, payload = regressed([]), REGRESSION.payload
+    for client in OWN:
+        moved = FEATURES[client] + (8.0 if client == 1 else 0.0)
+        message: Any = payload.exact(state.shape, moved, TARGETS[client])
+        state, _ = REGRESSION.step(state, Arrived(of_targets(client, vector=message)))
+    assert "compare the samples of client 1: its mean is" in (state.finished or "")
+
+
 NOISY = OnePass(epsilon=2.0)
 
 

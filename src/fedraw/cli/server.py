@@ -35,7 +35,7 @@ def verify(
     folder: Folder,
     as_json: Json = False,
 ) -> None:
-    """Verify every checksum and every invariant of a folder whose server is not running."""
+    """Verify every checksum of a folder whose server is not running, and replay its log."""
     checks = verify_folder(folder)
     if as_json:
         console.print_json({"folder": str(folder), "checks": [vars(check) for check in checks]})

@@ -16,6 +16,8 @@ from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats, Ints, Label, LabelCounts
 from fedraw.errors import BadInput
 
+# The label of all samples if they have neither labels nor groups.
+NO_LABELS = "all"
 LARGEST_COUNT = 2**53  # a larger count is not exact as a float
 LARGEST_TOTAL = 2**62  # well below the limit of 64 bits
 REMEDY = "a label count is a whole number from 0 on"

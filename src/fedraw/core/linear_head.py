@@ -1,4 +1,4 @@
-"""A linear classifier solved from sums of features: the linear discriminant, or ridge regression.
+"""A linear layer solved from sums of features: the linear discriminant, or ridge regression.
 
 With means μ_l of the labels and the pooled covariance W within labels, the discriminant is
 
@@ -14,6 +14,14 @@ whose count is not clearly above zero are left out. The eigenvalues of W are rai
 square of those that noise alone has (half the radius of Wigner's semicircle), so that directions of
 noise are not trusted: with much noise, V is near a multiple of the identity and the nearest mean
 decides; with little, it is W.
+
+A regression of targets y, which are summed beside the features, is ridge regression of the features
+as they are, with the covariance S of the features and their covariance c with a target:
+
+    w = (S + k I)⁻¹ c,    k = λ / (1 − λ) tr(S)/d.
+
+λ has the highest restricted likelihood of normal weights and errors, which follows from the sums
+(`likeliest`). Shrinkage as above would also shrink the covariances of features that are unrelated.
 """
 
 from __future__ import annotations
@@ -26,10 +34,10 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from fedraw.core.private_sums import PRESENT, Noise
 from fedraw.core.settings import SHARE, Settings, at_least
-from fedraw.core.sums import SumsShape
+from fedraw.core.sums import GRID, SumsShape
 from fedraw.core.types import Floats, Ints, Vector
 
-Readout = Literal["discriminant", "ridge"]
+Readout = Literal["discriminant", "ridge", "regression"]
 
 # The bias of a label that nobody has: finite, so that softmax and float32 can cope with it.
 ABSENT = -1e9
@@ -37,19 +45,25 @@ ABSENT = -1e9
 CONSTANT = 1e-9
 # The least eigenvalue of a covariance that is not positive definite, as a part of its mean.
 LEAST = 1e-3
+# The parts λ among which the likelihood decides: λ / (1 − λ) from 10⁻⁷ to 10⁴, and λ = 1.
+PARTS = np.append(1 / (1 + 10.0 ** (np.arange(28, -17, -1) / 4)), 1.0)
+# The variance of numbers that are rounded to the grid.
+ROUNDED = GRID**2 / 12
 
 
 @dataclass(frozen=True)
 class LinearHead(Settings):
-    """How the linear classifier is solved from totals.
+    """How the linear layer is solved from totals.
 
     Attributes:
         prior: The temper t of the prior: 1 expects labels as often as clients hold them (best
             overall accuracy), 0 expects all labels equally often (best recall of rare labels).
         shrinkage: The part λ of the covariance that is replaced by a multiple of the identity.
-            "auto": by the formula of oracle approximating shrinkage (Chen et al., 2010).
-        readout: "discriminant", or "ridge" for ridge regression on the same sums (Fed3R), which
-            does not use the prior.
+            "auto": for the discriminant by the formula of oracle approximating shrinkage (Chen et
+            al., 2010), for a regression by the likelihood, and for "ridge" 0.
+        readout: "discriminant", or "ridge" for ridge regression on the same sums (Fed3R), or
+            "regression" for ridge regression of targets that are numbers. Only the discriminant
+            uses the prior.
 
     """
 
@@ -63,12 +77,16 @@ class LinearHead(Settings):
         A label without samples gets a bias that no other score reaches. Without any samples all
         numbers are 0. `noise` is that of the totals, if clients add noise.
         """
-        model = np.zeros(shape.labels * (shape.features + 1), np.float32)
+        outputs = shape.targets or shape.labels
+        model = np.zeros(outputs * (shape.features - shape.targets + 1), np.float32)
         held = held_labels(shape, totals, noise)
         if not held.size:
             return model
         with threadpool_limits(1, "blas"):  # the bytes depend on the number of threads
-            weights, biases = self._solved(shape, totals, held, noise)
+            if shape.targets:
+                weights, biases = self._regression(shape, totals, noise)
+            else:
+                weights, biases = self._solved(shape, totals, held, noise)
         model[: weights.size] = weights.ravel()
         model[weights.size :] = biases
         return model
@@ -125,6 +143,29 @@ class LinearHead(Settings):
         inverse = self._inverse(total, np.inf, noise, n_l.sum())
         return (means * share[:, None]) @ inverse, share
 
+    def _regression(
+        self, shape: SumsShape, totals: Floats, noise: Noise | None
+    ) -> tuple[Floats, Floats]:
+        """Return one row of weights and a bias for each target."""
+        (n,), mean = shape.counts(totals), shape.sums(totals)[0] / shape.counts(totals)[0]
+        covariance = shape.products(totals) / n
+        covariance -= np.outer(mean, mean)
+        d = shape.features - shape.targets
+        least = 0.0 if noise is None else noise_level(noise, d) / n
+        values, vectors = np.linalg.eigh(covariance[:d, :d])
+        values = np.maximum(values, least)
+        rotated = covariance[d:, :d] @ vectors
+        slopes = np.zeros_like(rotated)
+        for i, own in enumerate(rotated):
+            part = 0.0 if self.shrinkage == "auto" else float(self.shrinkage)
+            if self.shrinkage == "auto" and noise is None:
+                part = likeliest(values, own, covariance[d + i, d + i], n)
+            raised = (1 - part) * values + part * values.mean()
+            varies = raised > CONSTANT  # other directions have no weight
+            slopes[i, varies] = (1 - part) * own[varies] / raised[varies]
+        weights = np.asarray(slopes @ vectors.T)
+        return weights, mean[d:] - weights @ mean[:d]
+
     def _inverse(
         self, covariance: Floats, freedom: float, noise: Noise | None, samples: float
     ) -> Floats:
@@ -144,6 +185,35 @@ def held_labels(shape: SumsShape, totals: Floats, noise: Noise | None) -> Ints:
     counts = shape.counts(totals)
     least = 0.0 if noise is None else max(1.0, PRESENT * noise.counts)
     return np.flatnonzero(counts > least)
+
+
+def likeliest(values: Floats, rotated: Floats, variance: float, samples: float) -> float:
+    """Return the part λ at which a target is likeliest, for normal weights and errors.
+
+    `values` are the eigenvalues e of the covariance of the features, `rotated` the covariances q of
+    these directions with the target. With k = λ / (1 − λ) mean(e), errors have a variance s, and
+    weights the variance s / (n k). Where s and the target's mean are estimated as well, minus twice
+    the logarithm of the likelihood is, but for a constant,
+
+        (n − 1) log(variance − Σ q² / (e + k)) + Σ log(1 + e / k).
+
+    This holds for more features than samples, too. The variance that is left is at least that of
+    rounding to the grid.
+
+    >>> values, unrelated = np.array([1.0, 1.0]), np.array([0.01, 0.0])
+    >>> likeliest(values, unrelated, variance=1.0, samples=100.0)
+    1.0
+    >>> related = np.array([0.9, 0.0])
+    >>> round(likeliest(values, related, variance=1.0, samples=100.0), 3)
+    0.006
+    """
+    if not values.any():
+        return 1.0
+    k = (PARTS[:-1] / (1 - PARTS[:-1]))[:, None] * values.mean()
+    explained = np.append((rotated**2 / (values + k)).sum(axis=1), 0.0)
+    certain = np.append(np.log1p(values / k).sum(axis=1), 0.0)
+    left = np.maximum(variance - explained, ROUNDED)
+    return float(PARTS[np.argmin((samples - 1) * np.log(left) + certain)])
 
 
 def noise_level(noise: Noise, features: int) -> float:

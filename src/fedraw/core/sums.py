@@ -5,6 +5,9 @@ label, the sums s_l = Σ z of each label, and the products P = Σ z zᵀ of all 
 additive. Before they are summed, features are clipped to ±16 and rounded to multiples of 2⁻¹⁰, so
 every total is a multiple of 2⁻²⁰ below 2³³, and float64 holds it without rounding. Addition is then
 exact: totals have the same bytes in any order, and a client's part can be subtracted again.
+
+For a regression, the targets y of a sample are summed like further features, and all samples have
+the same label. So the counts are n, the sums Σ z and Σ y, and the products Σ z zᵀ, Σ y zᵀ, Σ y yᵀ.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ class SumsShape:
     """The number of labels and of features, and where a message has its counts, sums and products.
 
     A message is one float64 vector: the counts, the sums of each label, and the lower triangle of
-    the symmetric matrix of products, row by row.
+    the symmetric matrix of products, row by row. For a regression, the last `targets` of the
+    features are the targets.
 
     >>> shape = SumsShape(labels=2, features=3)
     >>> shape.layout.size, shape.layout.segments[2].shape
@@ -54,6 +58,7 @@ class SumsShape:
 
     labels: int
     features: int
+    targets: int = 0
 
     def __post_init__(self) -> None:
         if self.features > MOST_FEATURES:
@@ -61,17 +66,6 @@ class SumsShape:
                 f"{self.features:,} features: sums are kept for at most {MOST_FEATURES:,}, whose "
                 "products take 268 MB a message; use a feature map of a smaller width"
             )
-
-    @classmethod
-    def of_head(cls, layout: Layout | None) -> SumsShape:
-        """Return the shape that belongs to a linear model, which has one weight matrix."""
-        weight = None if layout is None else layout.head_weight
-        if layout is None or weight is None or layout.size != weight.size + weight.shape[0]:
-            raise BadInput(
-                "sums are solved for one linear layer with weights and biases, and this model is "
-                "none; let the driver make the model from the width of the feature map"
-            )
-        return cls(*weight.shape)
 
     @cached_property
     def layout(self) -> Layout:
@@ -185,13 +179,19 @@ class Sums:
     """The form of the message of a client that sends sums; see `Payload`.
 
     Attributes:
-        floor: Clients leave out labels of which they have fewer samples.
+        floor: Clients leave out labels of which they have fewer samples. In a regression, clients
+            with fewer samples leave out all of them.
         privacy: Clients clip their samples and add noise within this budget.
+        regression: Whether clients sum the targets of a regression in place of labels.
+
+    >>> Sums(regression=True).shape(outputs=2, features=3)
+    SumsShape(labels=1, features=5, targets=2)
 
     """
 
     floor: int = 1
     privacy: SumsPrivacy | None = None
+    regression: bool = False
     dtype = np.dtype(np.float64)
 
     @property
@@ -199,23 +199,48 @@ class Sums:
         """Whether clients declare their label counts, which noise is to hide."""
         return self.privacy is None
 
+    def shape(self, outputs: int, features: int) -> SumsShape:
+        """Return the shape of the messages for a linear model of this size."""
+        if self.regression:
+            return SumsShape(1, features + outputs, outputs)
+        return SumsShape(outputs, features)
+
+    def shape_for(self, model: Layout | None) -> SumsShape:
+        """Return the shape of the messages for a linear model, which has one weight matrix."""
+        weight = None if model is None else model.head_weight
+        if model is None or weight is None or model.size != weight.size + weight.shape[0]:
+            raise BadInput(
+                "sums are solved for one linear layer with weights and biases, and this model is "
+                "none; let the driver make the model from the width of the feature map"
+            )
+        return self.shape(*weight.shape)
+
     def layout(self, model: Layout | None) -> Layout:
         """Return where a message has its parts, for this linear model."""
-        return SumsShape.of_head(model).layout
+        return self.shape_for(model).layout
 
     def norm(self, message: Floats, model: Layout | None) -> float:
         """Return the root mean square of the norm of a sample's features.
 
         Under privacy this is the bound, because noise hides how large samples are.
         """
-        shape = SumsShape.of_head(model)
+        shape = self.shape_for(model)
         if self.privacy is not None:
             return self.privacy.bound(shape)
         samples = max(1.0, float(shape.counts(message).sum()))
         return float(np.sqrt(max(0.0, float(shape.squares(message).sum())) / samples))
 
-    def exact(self, shape: SumsShape, features: npt.NDArray[Any], labels: Ints) -> Floats:
-        """Return the sums of a client's samples, clipped if there is noise to come."""
+    def exact(
+        self, shape: SumsShape, features: npt.NDArray[Any], answers: npt.NDArray[Any]
+    ) -> Floats:
+        """Return the sums of a client's samples, clipped if there is noise to come.
+
+        `answers` are the numbers of the labels, or the targets of a regression.
+        """
+        labels: Ints = answers
+        if self.regression:
+            features = np.hstack([features, answers.reshape(len(features), shape.targets)])
+            labels = np.zeros(len(features), np.int64)
         if self.privacy is not None:
             features = self.privacy.clipped(shape, features)
         return shape.of_samples(features, labels, self.floor)
@@ -241,13 +266,18 @@ class Sums:
             self.privacy.check(shape, client, message)
 
 
-def labels_below(table: LabelTable, floor: int) -> list[Label]:
-    """Return the labels of which no client has so many samples.
+def labels_below(table: LabelTable, payload: Sums) -> list[Label]:
+    """Return the labels of which no client has as many samples as the floor.
 
     >>> table = LabelTable.from_counts({"a": {"cat": 5, "owl": 2}, "b": {"owl": 3}})
-    >>> labels_below(table, floor=4)
+    >>> labels_below(table, Sums(floor=4))
     ['owl']
+    >>> labels_below(table, Sums(floor=7, regression=True))
+    []
     """
+    floor = payload.floor
+    if payload.regression:  # the labels are groups, and the floor is of all samples of a client
+        return list(table.labels) if table.totals().max(initial=0) < floor else []
     most = np.zeros(len(table.labels), np.int64)
     np.maximum.at(most, table.column, table.count)
     return [label for label, n in zip(table.labels, most.tolist(), strict=True) if 0 < n < floor]
@@ -267,13 +297,31 @@ def on_grid(features: npt.NDArray[Any]) -> Floats:
     return block
 
 
-def share_clipped(features: npt.NDArray[Any]) -> float:
-    """Return the share of numbers that are clipped.
+def check_samples(
+    who: str, features: npt.NDArray[Any], targets: npt.NDArray[Any] | None = None
+) -> None:
+    """Refuse samples that cannot be summed, or whose sums would be those of clipped values.
 
-    >>> share_clipped(np.array([1.0, 17.0, -20.0, 3.0]))
-    0.5
+    >>> check_samples("client 3", np.array([[1.0, 17.0]]))
+    Traceback (most recent call last):
+    fedraw.errors.BadInput: client 3: 50% of the features are beyond ±16, where sums are clipped; \
+divide the samples, or the outputs of the feature map, by constants that all clients share, so \
+that most are about 1 in size
     """
-    return float(np.mean(np.abs(features) > LIMIT)) if features.size else 0.0
+    for name, values in (("features", features), ("targets", targets)):
+        if values is None or not values.size:
+            continue
+        bad = int(np.count_nonzero(~np.isfinite(values)))
+        if bad:
+            raise BadInput(f"{who} has {bad} {name} that are NaN or infinite; repair its samples")
+        share = float(np.mean(np.abs(values) > LIMIT))
+        if share > (MOST_CLIPPED if name == "features" else 0):
+            what = "samples, or the outputs of the feature map," if values is features else name
+            raise BadInput(
+                f"{who}: {share:.0%} of the {name} are beyond ±{LIMIT:g}, where sums are clipped; "
+                f"divide the {what} by constants that all clients share, so that most are about 1 "
+                "in size"
+            )
 
 
 def is_multiple(numbers: Floats, step: float) -> bool:

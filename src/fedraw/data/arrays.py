@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fedraw.core.labels import NO_LABELS
 from fedraw.core.text import several
 from fedraw.core.types import ClientId, Ints
 from fedraw.data.dataset import Array, Dataset, Inputs, model_dtype
@@ -27,8 +28,6 @@ _ALIASES = {"images": "inputs", "test_images": "test_inputs"}
 # Prefix of the keys of columns: arrays with one value for each sample, to make clients from.
 _COLUMN = "column_"
 _UNREADABLE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, MemoryError)
-# The label name of all samples if they have neither labels nor groups.
-NO_LABELS = "all"
 
 
 @dataclass(frozen=True, eq=False)

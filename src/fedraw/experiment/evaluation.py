@@ -16,6 +16,7 @@ from fedraw.eventlog.records import EvaluationRecord
 from fedraw.experiment.scenario import Scenario
 from fedraw.metrics.accuracy import accuracy_metrics, confusion, recall_per_label
 from fedraw.metrics.fairness import client_accuracies, fairness_metrics
+from fedraw.metrics.regression import REGRESSION_METRICS
 from fedraw.simulation.loop import Simulation
 from fedraw.storage.snapshot import nbytes
 
@@ -43,6 +44,9 @@ class Evaluator:
         self._trainer = scenario.trainer
         self._dataset = clients.dataset
         self._own = scenario.parts.metrics
+        targets = clients.dataset.test_targets
+        if not self._own and targets is not None:
+            self._own = REGRESSION_METRICS
         self._rare_labels = clients.rare_labels
         self._rare_clients = clients.rare
         self._is_rare = np.isin(self._dataset.test_labels, list(clients.rare_labels))

@@ -94,7 +94,7 @@ class Scenario:
                     "train on; set training.kind = 'none', or name a dataset with inputs"
                 )
             if payload is not None:
-                network = make_head(spec, dataset, streams)
+                network = make_head(spec, payload, dataset, streams)
             else:
                 network = make_network(spec, parts, dataset, streams, options.data_root)
             trainer, loaded, model = network.trainer, network.loaded, network.initial
@@ -115,7 +115,7 @@ class Scenario:
             costs = client_costs(spec, clients, model.nbytes, streams, sent)
             clients = with_costs(clients, costs)
         if payload is not None:
-            refuse_empty_sums(clients, getattr(payload, "floor", 1))
+            refuse_empty_sums(clients, payload)
         changes = member_changes(spec, clients, streams)
         there = founders(clients.claimed, changes)
         rate = spec.training.sgd().lr if parts.train is None else spec.training.chosen_lr
@@ -170,7 +170,7 @@ class Scenario:
         payload, clients = self.strategy.needs.payload, self.clients
         if not isinstance(payload, Sums):
             return ()
-        few = labels_below(clients.table, payload.floor)
+        few = labels_below(clients.table, payload)
         events, inputs = self.spec.run.events, clients.dataset.inputs
         cases = (
             (bool(few), f"no client has {payload.floor} samples of some labels, which the floor of "

@@ -12,15 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fedraw.core.randomness import Streams
-from fedraw.core.sums import (
-    LIMIT,
-    MOST_CLIPPED,
-    Sums,
-    SumsShape,
-    labels_below,
-    share_clipped,
-)
-from fedraw.core.types import ClientId, Ints, Vector
+from fedraw.core.sums import Sums, check_samples, labels_below
+from fedraw.core.types import Ints, Vector
 from fedraw.data.dataset import Array, Dataset, Inputs
 from fedraw.errors import BadInput, MissingExtra
 from fedraw.experiment.clients import Clients, LocalData, shared
@@ -43,7 +36,7 @@ from fedraw.simulation.executors.ray_cluster import cpus_of_cluster
 from fedraw.simulation.executors.ray_workers import RayWorkers
 from fedraw.simulation.executors.spilled import spilled
 from fedraw.simulation.perturbations.attacks import Attackers, Support
-from fedraw.strategies.protocol import Needs
+from fedraw.strategies.protocol import Needs, Payload
 
 if TYPE_CHECKING:
     from fedraw.experiment.parts import Parts
@@ -115,25 +108,44 @@ def make_network(
     return Network(_trainer(spec, module), vectors.to_vector(module), loaded)
 
 
-def make_head(spec: Spec, dataset: Dataset, streams: Streams) -> Network:
+def make_head(spec: Spec, payload: Payload, dataset: Dataset, streams: Streams) -> Network:
     """Make the linear model of the features that is solved from sums, with zeros.
 
     The training that the spec names is left out, because nobody trains.
     """
-    if dataset.targets is not None:
-        raise BadInput(
-            f"the labels of dataset {dataset.name!r} are targets of a regression, and sums are of "
-            "labels; use a method that trains, or convert the targets to classes"
-        )
+    _refuse_other_sums(payload, dataset)
     try:
         from fedraw.learning import models
         from fedraw.learning.training import Trainer
     except ModuleNotFoundError as missing:
         raise MissingExtra(missing.name or "torch", "sim") from None
     rng = streams.generator("initial model")
-    module = models.build("linear", dataset.input_shape, dataset.classes, rng)
+    form = ModelForm.of(dataset.inputs, dataset.targets, dataset.classes)
+    module = models.build("linear", form.input_shape, form.outputs, rng)
     trainer = Trainer(module, spec.training.sgd(), device=spec.training.device)
     return Network(trainer, np.zeros(trainer.layout.size, np.float32))
+
+
+def _refuse_other_sums(payload: Payload, dataset: Dataset) -> None:
+    """Refuse to sum targets as labels, and labels as targets."""
+    own, regression = f"dataset {dataset.name!r}", getattr(payload, "regression", False)
+    targets = dataset.targets
+    if targets is not None and targets.dtype.kind == "i":
+        raise BadInput(
+            f"{own} has groups, and targets that are whole numbers, so classes, and clients "
+            "declare their groups; leave the groups out, or give targets of a float type and set "
+            "strategy.readout = 'regression'"
+        )
+    if targets is not None and not regression:
+        raise BadInput(
+            f"the labels of {own} are targets of a regression; set strategy.readout = "
+            "'regression', or convert the targets to classes"
+        )
+    if targets is None and regression:
+        raise BadInput(
+            f"strategy.readout = 'regression', and {own} has labels; give targets of a float type "
+            "in place of the labels, or leave readout out"
+        )
 
 
 def refuse_with_sums(spec: Spec, name: str) -> None:
@@ -153,12 +165,15 @@ def refuse_with_sums(spec: Spec, name: str) -> None:
             raise BadInput(f"{key} does not go with strategy {name!r}: {reason}; leave it out")
 
 
-def refuse_empty_sums(clients: Clients, floor: int) -> None:
+def refuse_empty_sums(clients: Clients, payload: Payload) -> None:
     """Refuse a floor with which nobody would send anything."""
-    if len(labels_below(clients.table, floor)) == len(clients.table.labels):
+    if not isinstance(payload, Sums):
+        return
+    if len(labels_below(clients.table, payload)) == len(clients.table.labels):
+        of = "" if payload.regression else " of any label"
         raise BadInput(
-            f"strategy.floor = {floor}: no client has so many samples of any label, so nobody "
-            "would send anything; lower it"
+            f"strategy.floor = {payload.floor}: no client has so many samples{of}, so nobody would "
+            "send anything; lower it"
         )
 
 
@@ -166,9 +181,10 @@ def _refuse_targets(parts: Parts, dataset: Dataset) -> None:
     """Refuse targets that are no labels, without a function that learns or measures them."""
     if dataset.targets is None:
         return
+    measured = parts.metrics or dataset.targets.dtype.kind == "f"
     for key, value, reason in (
         ("train", parts.train, "the built-in SGD learns labels; give a training function"),
-        ("metrics", parts.metrics, "accuracy is a metric of labels; give your own, by name"),
+        ("metrics", measured, "accuracy is a metric of labels; give your own, by name"),
     ):
         if not value:
             raise BadInput(
@@ -286,34 +302,20 @@ def summing(recipe: Recipe) -> Train:
     """Return the step of a client that sends the sums of its features instead of training."""
     data, streams, payload = recipe.data, recipe.streams, recipe.needs.payload
     assert isinstance(payload, Sums)
-    shape = SumsShape(recipe.form.outputs, math.prod(recipe.form.input_shape))
+    shape = payload.shape(recipe.form.outputs, math.prod(recipe.form.input_shape))
 
     def sums_of(job: Job) -> TrainingResult:
         number, rows = data.of_job(job)
         features = data.inputs[rows].reshape(rows.stop - rows.start, -1)
-        _check_features(job.client, features)
-        exact = payload.exact(shape, features, data.targets[rows])
+        answers = data.targets[rows]
+        targets = answers if payload.regression else None
+        check_samples(f"client {job.client!r}", features, targets)
+        exact = payload.exact(shape, features, answers)
         # Whoever is asked again for the same samples sends the same message.
         message: Any = payload.sent(shape, exact, streams.generator("privacy", number))
         return TrainingResult(message, payload.examples(shape, message, len(features)))
 
     return sums_of
-
-
-def _check_features(client: ClientId, features: Array) -> None:
-    """Refuse features that cannot be summed, or whose sums would be those of clipped values."""
-    bad = int(np.count_nonzero(~np.isfinite(features)))
-    if bad:
-        raise BadInput(
-            f"client {client!r} has {bad} features that are NaN or infinite; repair its samples"
-        )
-    share = share_clipped(features)
-    if share > MOST_CLIPPED:
-        raise BadInput(
-            f"client {client!r}: {share:.0%} of the features are beyond ±{LIMIT:g}, where sums are "
-            "clipped; divide the samples, or the outputs of your feature map, by constants that "
-            "all clients share, so that most are about 1 in size"
-        )
 
 
 class ClientCounts:

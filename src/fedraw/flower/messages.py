@@ -61,10 +61,12 @@ EXAMPLES, TRAIN_LOSS, NORM_BIT = "num-examples", "train_loss", "norm_bit"
 # Keys of fedraw's in `config`.
 TASK, VERSION, WANTS_LOSS = "fedraw.task", "fedraw.version", "fedraw.loss"
 LABELS, FLOOR, FEATURE_MAP = "fedraw.labels", "fedraw.floor", "fedraw.feature-map"
+REGRESSION = "fedraw.regression"
 # The budget of a message of sums: the prefix of its keys, and the keys.
 BUDGET = "fedraw.privacy."
 BUDGET_KEYS = frozenset({f"{BUDGET}{key}" for key in ("epsilon", "delta", "clip", "group")})
-OWN_KEYS = BUDGET_KEYS | {ROUND, PROXIMAL, TASK, VERSION, WANTS_LOSS, LABELS, FLOOR, FEATURE_MAP}
+OWN_KEYS = BUDGET_KEYS | {ROUND, PROXIMAL, TASK, VERSION, WANTS_LOSS}
+OWN_KEYS |= {LABELS, FLOOR, FEATURE_MAP, REGRESSION}
 
 # The prefix of the keys of a question in `config`.
 QUESTION = "fedraw.ask."

@@ -23,10 +23,11 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedraw.core.json_log import JsonFormatter
 from fedraw.core.settings import alternatives, checked_settings, keys
+from fedraw.core.sums import Sums
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, FedrawError, FolderUnavailable
 from fedraw.flower.loop import run_federation
-from fedraw.flower.messages import BUDGET, FEATURE_MAP, FLOOR, LABELS, FlowerCodec
+from fedraw.flower.messages import BUDGET, FEATURE_MAP, FLOOR, LABELS, REGRESSION, FlowerCodec
 from fedraw.flower.sums import GivenMap, feature_map_facts
 from fedraw.flower.tensors import TensorTemplate, record_of
 from fedraw.privacy.budget import Privacy
@@ -148,11 +149,13 @@ def _with_sums(
 
 def _sums_config(settings: ServerSettings, needs: Needs) -> dict[str, Any]:
     """Return what sites must know to send sums; empty for other strategies."""
-    if needs.payload is None:
+    payload = needs.payload
+    if not isinstance(payload, Sums):
         return {}
-    floor, privacy = getattr(needs.payload, "floor", 1), getattr(needs.payload, "privacy", None)
-    own = {LABELS: list(settings.labels), FLOOR: floor, FEATURE_MAP: settings.feature_map}
-    budget = {} if privacy is None else asdict(privacy)
+    own = {LABELS: list(settings.labels), FLOOR: payload.floor, FEATURE_MAP: settings.feature_map}
+    if payload.regression:
+        own[REGRESSION] = True
+    budget = {} if payload.privacy is None else asdict(payload.privacy)
     return own | {f"{BUDGET}{key}": value for key, value in budget.items()}
 
 

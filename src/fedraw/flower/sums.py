@@ -1,7 +1,8 @@
 """A site that sends the sums of its features once, for strategies such as one pass.
 
 `sums_app` returns the site's ClientApp. The site's own code reads its samples; the feature map, the
-same file at every site, turns them into features.
+same file at every site, turns them into features. In place of labels, a site may give the targets
+of a regression: one row of floats for each sample.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from safetensors import SafetensorError, safe_open
 
+from fedraw.core.labels import NO_LABELS
 from fedraw.core.layout import Layout
 from fedraw.core.private_sums import SumsPrivacy
-from fedraw.core.sums import LIMIT, MOST_CLIPPED, Sums, SumsShape, share_clipped
+from fedraw.core.sums import Sums, check_samples
 from fedraw.core.types import Ints
 from fedraw.errors import BadInput, nearest
 from fedraw.flower.client import client_app, private_file
@@ -35,7 +37,9 @@ from fedraw.flower.messages import (
     FLOOR,
     LABELS,
     METRICS,
+    REGRESSION,
     SUMS,
+    pack_metrics,
     read_arrays,
     recall_records,
 )
@@ -46,7 +50,7 @@ from fedraw.server.results import Recall
 # What a server and its sites must agree on; all are None without noise.
 TERMS = ("epsilon", "delta", "clip", "group")
 
-# Returns the site's samples and the label of each: (context) -> (inputs, labels).
+# Returns the site's samples and the label or the targets of each: (context) -> (inputs, labels).
 Samples = Callable[[Context], tuple[npt.NDArray[Any], Sequence[Any] | npt.NDArray[Any]]]
 
 
@@ -82,7 +86,9 @@ def sums_app(
     """Return the ClientApp of a site that sends sums of its features instead of training.
 
     Args:
-        samples: Returns the site's training samples and their labels.
+        samples: Returns the site's training samples and their labels. For a regression, it returns
+            their targets, an array of a float type; the site then declares the number of its
+            samples in place of label counts.
         feature_map: The file of the feature map, as `FeatureMap.save` writes it, or the map, or a
             function that returns it. Every message names its digest, and the server refuses sums
             of another map.
@@ -134,8 +140,10 @@ class _Site:
         return load_map(self.given)
 
     def label_counts(self, context: Context) -> Mapping[str, int]:
-        _, labels = self.samples(context)
-        return Counter(map(str, np.asarray(labels).tolist()))
+        labels = np.asarray(self.samples(context)[1])
+        if labels.dtype.kind == "f":  # targets of a regression
+            return {NO_LABELS: len(labels)}
+        return Counter(map(str, labels.tolist()))
 
     def send(self, message: Message, context: Context) -> Message:
         """Answer a task with the counts, sums and products of the site's samples."""
@@ -153,31 +161,26 @@ class _Site:
                 f"this site has the feature map {own.digest:.12}, and the server expects "
                 f"{expected:.12}; give the site the server's file"
             )
+        payload = Sums(floor, self.privacy, _asks_targets(asked))
         inputs, labels = self.samples(context)
-        numbers = label_numbers(labels, names)
-        if len(numbers) != len(inputs):
+        answers = (targets_of if payload.regression else label_numbers)(labels, names)
+        if len(answers) != len(inputs):
             raise BadInput(
-                f"this site has {len(inputs)} samples and {len(numbers)} labels; give one label "
+                f"this site has {len(inputs)} samples and {len(answers)} labels; give one label "
                 "for each sample"
             )
         features = own.features(inputs)
-        if share_clipped(features) > MOST_CLIPPED:
-            raise BadInput(
-                f"{share_clipped(features):.0%} of the features are beyond ±{LIMIT:g}, where sums "
-                "are clipped; divide the samples, or the outputs of the feature map, by constants "
-                "that all sites share, so that most are about 1 in size"
-            )
-        shape = SumsShape(len(names), own.width)
-        payload = Sums(floor, self.privacy)
-        exact, rng = payload.exact(shape, features, numbers), None
+        check_samples("this site", features, answers if payload.regression else None)
+        shape = payload.shape(len(names), own.width)
+        exact, rng = payload.exact(shape, features, answers), None
         if self.privacy is not None:
             rng = noise_of(private_file(context, "key"), self.privacy, exact)
         found: Any = payload.sent(shape, exact, rng)
-        layout = Layout.of([("weight", (shape.labels, shape.features)), ("bias", (shape.labels,))])
+        layout = Layout.of([("weight", (len(names), own.width)), ("bias", (len(names),))])
         template = TensorTemplate.of_payload(payload, layout)
         records = {
             ARRAYS: template.write(found),
-            METRICS: MetricRecord({EXAMPLES: payload.examples(shape, found, len(numbers))}),
+            METRICS: MetricRecord({EXAMPLES: payload.examples(shape, found, len(answers))}),
             SUMS: ConfigRecord({FEATURE_MAP: own.digest}),
         }
         return Message(RecordDict(records), reply_to=message)
@@ -199,8 +202,15 @@ class _Site:
         assert self.test is not None
         inputs, labels = self.test(context)
         weights, biases = linear_layer(read_arrays(message.content))
-        names = [str(name) for name in message.content[CONFIG][LABELS]]
-        best = np.argmax(self.feature_map.features(inputs) @ weights.T + biases, axis=1)
+        asked = message.content[CONFIG]
+        names = [str(name) for name in asked[LABELS]]
+        outputs = self.feature_map.features(inputs) @ weights.T + biases
+        if _asks_targets(asked):
+            # The mean over sites is that of all samples; no such mean gives R².
+            error = np.mean((outputs - targets_of(labels, names)) ** 2)
+            records: dict[str, Any] = {METRICS: pack_metrics({"MSE": error}, len(outputs))}
+            return Message(RecordDict(records), reply_to=message)
+        best = np.argmax(outputs, axis=1)
         recall = Recall.of(list(map(str, np.asarray(labels).tolist())), [names[i] for i in best])
         records = {METRICS: MetricRecord({EXAMPLES: len(best)}), **recall_records(recall)}
         return Message(RecordDict(records), reply_to=message)
@@ -212,8 +222,14 @@ def label_numbers(labels: Sequence[Any] | npt.NDArray[Any], names: Sequence[str]
     >>> label_numbers(["owl", "cat"], ["cat", "owl"]).tolist()
     [1, 0]
     """
+    given = np.asarray(labels)
+    if given.dtype.kind == "f":
+        raise BadInput(
+            "this site gives targets of a regression, and the server asks for labels; set its "
+            "strategy's readout to 'regression', or give names or whole numbers"
+        )
     number = {name: i for i, name in enumerate(names)}
-    own = list(map(str, np.asarray(labels).tolist()))
+    own = list(map(str, given.tolist()))
     unknown = next((label for label in own if label not in number), None)
     if unknown is not None:
         raise BadInput(
@@ -221,6 +237,32 @@ def label_numbers(labels: Sequence[Any] | npt.NDArray[Any], names: Sequence[str]
             f"{nearest(unknown, names)}"
         )
     return np.array([number[label] for label in own], np.int64)
+
+
+def _asks_targets(asked: Mapping[str, Any]) -> bool:
+    """Return whether the server asks for the sums of a regression."""
+    return bool(asked.get(REGRESSION, False))
+
+
+def targets_of(targets: Any, names: Sequence[str]) -> npt.NDArray[Any]:
+    """Return the targets of a regression as one row for each sample.
+
+    >>> targets_of([0.5, 1.5], ["rent"]).tolist()
+    [[0.5], [1.5]]
+    """
+    own = np.asarray(targets)
+    if own.dtype.kind != "f":
+        raise BadInput(
+            f"the server asks for targets of a regression, and this site has labels of type "
+            f"{own.dtype}; give an array of a float type in place of the labels"
+        )
+    rows: npt.NDArray[Any] = own[:, None] if own.ndim == 1 else own
+    if rows.shape[1] != len(names):
+        raise BadInput(
+            f"this site has {rows.shape[1]} targets for each sample, and the server asks for "
+            f"{len(names)} ({', '.join(names)}); give as many"
+        )
+    return rows
 
 
 def linear_layer(record: ArrayRecord) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

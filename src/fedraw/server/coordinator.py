@@ -663,10 +663,11 @@ def _check_sums(strategy: Strategy[Any], settings: ServerSettings, layout: Layou
             raise BadInput(f"{key} does not go with {name}: {reason}; leave it out")
     weight = layout.head_weight
     outputs = 0 if weight is None else weight.shape[0]
-    if len(settings.labels) != outputs:
+    if len(settings.labels) != outputs or not outputs:
         raise BadInput(
-            f"{name} needs the labels in the order of the model's outputs: labels has "
-            f"{len(settings.labels)} names, and the model {outputs} outputs; set labels"
+            f"{name} needs the labels, or the names of a regression's targets, in the order of the "
+            f"model's outputs: labels has {len(settings.labels)} names, and the model {outputs} "
+            "outputs; set labels"
         )
     if not settings.feature_map:
         raise BadInput(

@@ -103,11 +103,11 @@ def _opened(folder: Path) -> Iterator[tuple[FederationStore, float]]:
             )
         restored = store.snapshots.read(state_type)
         assert restored is not None
-        last, missing = store.restore(restored)
+        replayed = store.restore(restored)
         store.log.remove_torn_line()
-        for record in missing:
+        for record in replayed.missing:
             store.log.note(record)
-        yield store, last
+        yield store, replayed.last
     finally:
         store.log.close()
 

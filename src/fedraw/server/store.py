@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -102,6 +102,21 @@ class FederationIdentity:
             dict(constants or {}),
             {"name": log_name(strategy), "influence": strategy.needs.influence, "engine": engine},
         )
+
+
+class Replayed(NamedTuple):
+    """What replaying a log has found.
+
+    Attributes:
+        last: The time of the last record.
+        missing: The records that are missing from the log.
+        unlike: The events of arrivals whose records the replay does not reproduce.
+
+    """
+
+    last: float
+    missing: list[Record]
+    unlike: list[int]
 
 
 class FederationStore:
@@ -297,7 +312,7 @@ class FederationStore:
                 event = Declared(site, counts)
             case LeftRecord():
                 event = Left(site)
-                del state.counts[site]
+                state.counts.pop(site, None)
                 state.awaiting_model.pop(site, None)
                 state.norms.pop(site, None)
                 if record.until is not None:
@@ -413,13 +428,13 @@ class FederationStore:
             return
         self._refuse_other_rare_labels(found.state)
         self._refuse_other_sums()
-        last, missing = self.restore(found)
+        replayed = self.restore(found)
         self.log.remove_torn_line()
-        for record in missing:
+        for record in replayed.missing:
             self.log.note(record)
-        self._time_zero = now - last
+        self._time_zero = now - replayed.last
         if self.state.ended is None:
-            self._log_restart(last, found.damaged)
+            self._log_restart(replayed.last, found.damaged)
         else:
             LOGGER.warning(
                 "this federation has ended (%s), and new limits do not reopen it; set another "
@@ -427,11 +442,8 @@ class FederationStore:
                 self.state.ended,
             )
 
-    def restore(self, found: Snapshot, until: Position | None = None) -> tuple[float, list[Record]]:
-        """Restore a snapshot and replay the log to its end, or to `until`; write nothing.
-
-        Return the time of the last record, and the records that are missing from the log.
-        """
+    def restore(self, found: Snapshot, until: Position | None = None) -> Replayed:
+        """Restore a snapshot and replay the log to its end, or to `until`; write nothing."""
         if len(self.log) < found.log.length:
             raise BadInput(
                 f"{self.log.path} has {len(self.log)} bytes, and the last snapshot was written "
@@ -440,9 +452,9 @@ class FederationStore:
         self._strategy_state, self.state = found.strategy_state, found.state
         return self._replay(found.log, until)
 
-    def _replay(self, since: Position, until: Position | None) -> tuple[float, list[Record]]:
+    def _replay(self, since: Position, until: Position | None) -> Replayed:
         """Apply the log's records since the snapshot, then updates that only the journal has."""
-        last = self.state.clock
+        last, unlike = self.state.clock, []
         for record in self.log.verify(since, until):
             if not isinstance(record, StartRecord):
                 last = max(last, record.time)
@@ -450,7 +462,8 @@ class FederationStore:
                 case JoinedRecord() | DeclaredRecord() | LeftRecord():
                     self._apply(record)
                 case ArrivalRecord():
-                    self._arrive(record.event, *self.journal.read(record.event))
+                    if self._arrive(record.event, *self.journal.read(record.event)) != record:
+                        unlike.append(record.event)
                     self._drain_findings()  # these are already in the log
                 case RejectedRecord():
                     self.state.event = record.event
@@ -461,7 +474,7 @@ class FederationStore:
                     self.state.ended = record.reason
         missing: list[Record] = []
         if until is not None:
-            return last, missing
+            return Replayed(last, missing, unlike)
         # The server stopped after accepting these updates and before logging them.
         for event in self.journal.events():
             if event > self.state.event:
@@ -469,7 +482,7 @@ class FederationStore:
                 missing.append(self._arrive(event, update, facts))
                 missing += self._finding_records(facts.time)
                 last = max(last, facts.time)
-        return last, missing
+        return Replayed(last, missing, unlike)
 
     def _log_restart(self, last: float, damaged: Sequence[str]) -> None:
         """Log the restart; only the wall clock can measure the gap."""

@@ -1,4 +1,4 @@
-"""One pass: a linear classifier solved from sums that every client sends once.
+"""One pass: a linear layer solved from sums that every client sends once.
 
 Nobody trains. A client sends the counts, sums and products of the fixed features of its samples
 (`core.sums`), the server adds them up, and the model is the linear layer that is solved from the
@@ -7,7 +7,8 @@ speed, on staleness or on a buffer: the model knows a label from the message of 
 and in full once all of its holders were heard.
 
 The discriminant follows from pooled moments as in GH-OFL (arXiv 2602.01186, ICLR 2026), ridge
-regression on the same sums is Fed3R (arXiv 2406.01116, ICML 2024).
+regression on the same sums is Fed3R (arXiv 2406.01116, ICML 2024). With targets that are numbers,
+clients sum them beside the features, and the layer is their ridge regression.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from fedraw.core.federation import Federation
+from fedraw.core.labels import NO_LABELS
 from fedraw.core.linear_head import LinearHead, Readout, held_labels
 from fedraw.core.private_sums import EXACT, Noise, SumsPrivacy
-from fedraw.core.settings import COUNT, Settings
-from fedraw.core.sums import MOST_SAMPLES, Sums, SumsShape
+from fedraw.core.settings import COUNT, SHARE, Settings, at_least
+from fedraw.core.sums import GRID, MOST_SAMPLES, Sums, SumsShape
 from fedraw.core.sums_outliers import far_means
 from fedraw.core.text import several
 from fedraw.core.types import ClientId, Floats, Label, Vector
@@ -44,6 +46,8 @@ from fedraw.strategies.protocol import (
 
 # The other terms of a budget, if only epsilon is given.
 USUAL_TERMS = {"delta": 1e-5, "clip": 1.0, "group": 1}
+# Targets whose standard deviation is smaller lose accuracy when they are rounded to the grid.
+LEAST_SPREAD = 32 * GRID
 
 
 @dataclass(eq=False)
@@ -92,7 +96,21 @@ class OnePassState:
         """Every member was heard, so that no further arrival is to come."""
         if self.awaited or not self.messages:
             return None
-        return f"every member was heard{self._left_out()}{self._far_means()}"
+        return f"every member was heard{self._left_out()}{self._coarse()}{self._far_means()}"
+
+    def _coarse(self) -> str:
+        """Return that targets are too small for the grid, for the log."""
+        n, own = self.shape.counts(self.totals).sum(), self.shape.targets
+        if not own or n < 1 or self.privacy is not None:
+            return ""
+        squares = self.shape.squares(self.totals)[-own:] / n
+        variance = squares - (self.shape.sums(self.totals)[0, -own:] / n) ** 2
+        if variance.max() >= LEAST_SPREAD**2:
+            return ""
+        return (
+            f"; no target has a standard deviation of {LEAST_SPREAD:g}, and targets are rounded to "
+            f"{GRID:.3f}; multiply them by a constant that all clients share"
+        )
 
     def _far_means(self) -> str:
         """Return whose sums differ most from those of other holders, for the log."""
@@ -101,8 +119,9 @@ class OnePassState:
             return ""
         client, label, distance, others = found[0]
         name = label if self.labels is None else self.labels[label]
+        of = "" if self.shape.targets else f" of label {name!r}"
         words = (
-            f"; compare the samples of client {client!r}: its mean of label {name!r} is "
+            f"; compare the samples of client {client!r}: its mean{of} is "
             f"{distance:.1f} deviations from the median of {others} other holders"
         )
         more = len({one.client for one in found}) - 1
@@ -115,6 +134,8 @@ class OnePassState:
         absent = [str(name) for i, name in enumerate(names) if i not in held]
         if not absent:
             return ""
+        if self.shape.targets:
+            return "; the totals tell of no samples, so the model predicts 0; check the floor"
         listed, them = several(absent, most=10), "it" if len(absent) == 1 else "them"
         if self.privacy is not None:
             return f"; noise hides whether anyone has {listed}, and the model leaves {them} out"
@@ -152,15 +173,16 @@ class OnePassState:
 
 @dataclass(frozen=True)
 class OnePass(Settings):
-    """A linear classifier solved from sums; for the settings of the head see `LinearHead`.
+    """A linear layer solved from sums; for the settings of the layer see `LinearHead`.
 
     Attributes:
         prior: The temper of the prior: 1 expects labels as often as clients hold them, 0 expects
             all labels equally often.
         shrinkage: The part of the covariance that is replaced by a multiple of the identity, or
             "auto".
-        readout: "discriminant" or "ridge".
-        floor: Clients leave out labels of which they have fewer samples.
+        readout: "discriminant" or "ridge" for labels, "regression" for targets that are numbers.
+        floor: Clients leave out labels of which they have fewer samples. In a regression, clients
+            with fewer samples leave out all of them.
         epsilon: Clients add noise to their sums: the budget of one message. None: no noise.
         delta: With epsilon, the probability that its bound does not hold; default: 1e-5.
         clip: With epsilon, the root mean square to which a sample's features are scaled down;
@@ -169,8 +191,8 @@ class OnePass(Settings):
 
     """
 
-    prior: float = 1.0
-    shrinkage: float | Literal["auto"] = "auto"
+    prior: Annotated[float, at_least(0)] = 1.0
+    shrinkage: Annotated[float | Literal["auto"], SHARE] = "auto"
     readout: Readout = "discriminant"
     floor: Annotated[int, COUNT] = 1
     epsilon: float | None = None
@@ -179,8 +201,7 @@ class OnePass(Settings):
     group: int | None = None
 
     def validate(self) -> None:
-        """Refuse settings out of range, and a budget's terms without a budget."""
-        LinearHead(self.prior, self.shrinkage, self.readout)
+        """Refuse a budget out of range, and a budget's terms without a budget."""
         if self.epsilon is not None:  # logs have the terms in full, and others have none of them
             for key, default in USUAL_TERMS.items():
                 if getattr(self, key) is None:
@@ -211,15 +232,21 @@ class OnePass(Settings):
         return SumsPrivacy(self.epsilon, self.delta, self.clip, self.group)
 
     @property
+    def payload(self) -> Sums:
+        """The form of the message of a client."""
+        return Sums(self.floor, self.privacy, self.readout == "regression")
+
+    @property
     def needs(self) -> Needs:
         """Clients send sums, once."""
-        payload = Sums(self.floor, self.privacy)
-        return Needs(sends="sums", payload=payload, finishes=True, latest_only=True)
+        return Needs(sends="sums", payload=self.payload, finishes=True, latest_only=True)
 
     def start(self, setup: Setup) -> tuple[OnePassState, Receivers]:
         """Ask every client for its sums."""
-        shape = SumsShape.of_head(setup.layout)
+        shape = self.payload.shape_for(setup.layout)
         labels = None if setup.classes is None else list(setup.classes)
+        if shape.targets:  # all samples have the same label
+            labels = [NO_LABELS]
         members = setup.clients.clients
         federation = Federation.of(setup.clients)
         head = LinearHead(self.prior, self.shrinkage, self.readout)
@@ -235,8 +262,7 @@ class OnePass(Settings):
                 message: Any = update.vector
                 size, dtype = state.totals.size, state.totals.dtype
                 check(state, update, payload=Expected(size, dtype))
-                payload = Sums(self.floor, self.privacy)
-                payload.check(state.shape, update.client, message, update.examples)
+                self.payload.check(state.shape, update.client, message, update.examples)
                 if self.privacy is None:  # noisy counts are not the declared ones
                     self._check_counts(state, update.client, message)
                 self._check_room(state, update.client, message)
@@ -256,20 +282,21 @@ class OnePass(Settings):
         if state.labels is None:
             return
         row, names = state.federation.row(client), state.federation.labels
-        declared = {
-            names[column]: int(count)
-            for column, count in zip(row.column.tolist(), row.count.tolist(), strict=True)
-            if count >= self.floor
-        }
+        pairs = zip(row.column.tolist(), row.count.tolist(), strict=True)
+        declared = {names[column]: int(count) for column, count in pairs}
+        if state.shape.targets:
+            declared = {NO_LABELS: sum(declared.values())}
+        declared = {label: count for label, count in declared.items() if count >= self.floor}
         counts = state.shape.counts(message)
         sent = {state.labels[i]: int(counts[i]) for i in np.flatnonzero(counts)}
         if declared == sent:
             return
         label = next(own for own in {**declared, **sent} if declared.get(own) != sent.get(own))
+        of = "" if state.shape.targets else f" of label {label!r}"
         raise RefusedUpdate(
-            f"client {client!r} sent the sums of {sent.get(label, 0):,} samples of label "
-            f"{label!r} and declares {declared.get(label, 0):,}; declare the counts of the samples "
-            "that are summed"
+            f"client {client!r} sent the sums of {sent.get(label, 0):,} samples{of} and "
+            f"declares {declared.get(label, 0):,}; declare the counts of the samples that are "
+            "summed"
         )
 
     def _check_room(self, state: OnePassState, client: ClientId, message: Floats) -> None:

@@ -81,7 +81,8 @@ MEANINGS = {
     "proximal": "The factor of the proximal term in the clients' loss; 0 leaves it out.",
     "q": "How much more a client with a higher loss weighs; 0 weights all clients equally.",
     "readout": (
-        'How the linear layer is solved: "discriminant", or "ridge" for ridge regression (Fed3R).'
+        'How the linear layer is solved: "discriminant", or "ridge" for ridge regression (Fed3R), '
+        'or "regression" for targets that are numbers.'
     ),
     "refresh": (
         "When a cached difference is replaced if its client arrives twice in a buffer: after the "

@@ -190,6 +190,8 @@ def test_shakespeare_of_leaf_is_read_as_character_codes(tmp_path: Path) -> None:
         ({"a": ([[1.0], [1.0, 2.0]], [0, 1])}, "neither texts nor lists of numbers of one length"),
         ({"a": (["ab", "abc"], [0, 1])}, "texts have 2 to 3 characters"),
         ({"a": ([[1.0]], [0, 1])}, "does not have one y for each x"),
+        ({"a": ([[0.0], [1.0]], [[1], [1, 2]])}, r"user 'a' has the label \[1\], which is neither"),
+        ({"a": ([[0.0], [1.0]], [1, None])}, "user 'a' has the label None, which is neither"),
     ],
 )
 def test_wrong_samples_of_leaf_are_refused(

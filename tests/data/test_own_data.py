@@ -291,6 +291,18 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         ],
         "client 1 has the label names dog, cat and client 0 has the label names cat, dog",
     ),
+    "one of many label names": (
+        lambda: [
+            Table({"x": X, "y": Y}, y=ClassLabel(*"abcdefghijk", last)) for last in ("l", "m")
+        ],
+        "client 1 has the label names a, b, .* and 2 more and client 0 has",
+    ),
+    "one of many columns": (
+        lambda: [
+            Columns(frame(**dict.fromkeys([*"defghijk", last], Y)), labels="y") for last in "lm"
+        ],
+        "client 1 has the input columns a, b, .* and 2 more and client 0 has",
+    ),
     "labels of some": (lambda: [(X, Y), (X, Y / 2)], "client 1 has no labels and client 0"),
     "bad client name": (lambda: {1.5: (X, Y)}, "client 1.5 is not a name; use text or a whole"),
     "same client name": (lambda: {1: (X, Y), "1": (X, Y)}, "two clients are called '1'"),

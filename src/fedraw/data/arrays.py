@@ -175,22 +175,31 @@ def to_dataset(samples: Samples, holdout: float, rng: np.random.Generator | None
 
 def check_alike(one: Samples, other: Samples, first: str, second: str) -> None:
     """Refuse samples that differ in kind; messages call the two `first` and `second`."""
-    for own, theirs, remedy in zip(_kinds(one), _kinds(other), _REMEDIES, strict=True):
+    for (own, is_own), (theirs, is_theirs), remedy in zip(
+        _kinds(one), _kinds(other), _REMEDIES, strict=True
+    ):
         if None not in (own, theirs) and own != theirs:
-            raise BadInput(f"{second} has {theirs} and {first} has {own}; {remedy}")
+            raise BadInput(f"{second} has {is_theirs} and {first} has {is_own}; {remedy}")
 
 
-def _kinds(samples: Samples) -> Iterator[str | None]:
-    """Describe what samples of several clients, or of training and test, have in common."""
-    yield f"the input columns {several(samples.features, 10)}" if samples.features else None
-    yield f"inputs of shape {samples.inputs.shape[1:]} and type {samples.inputs.dtype}"
-    names, labels, targets = samples.label_names, samples.labels, samples.targets
-    yield None if names is None else f"the label names {several(names, 10)}"
-    yield "no labels" if labels is None else "labels"
-    kind = "names" if labels is not None and labels.dtype.kind == "U" else "numbers"
-    # With label names, numbers are positions in them.
-    yield None if labels is None or names is not None or not labels.size else f"{kind} as labels"
-    yield "no targets" if targets is None else f"targets of shape {targets.shape[1:]}"
+def _kinds(samples: Samples) -> Iterator[tuple[Any, str]]:
+    """Yield what samples of several clients, or of training and test, have in common.
+
+    None agrees with everything.
+    """
+    features, inputs, targets = samples.features, samples.inputs, samples.targets
+    yield features or None, f"the input columns {several(features, 10)}"
+    shape, dtype = inputs.shape[1:], inputs.dtype
+    yield (shape, dtype), f"inputs of shape {shape} and type {dtype}"
+    names, labels = samples.label_names, samples.labels
+    yield names and tuple(names), f"the label names {several(names or (), 10)}"
+    yield labels is None, "no labels" if labels is None else "labels"
+    is_text = None
+    if labels is not None and labels.size and names is None:  # numbers are positions in names
+        is_text = labels.dtype.kind == "U"
+    yield is_text, "names as labels" if is_text else "numbers as labels"
+    of = None if targets is None else targets.shape[1:]
+    yield str(of), "no targets" if of is None else f"targets of shape {of}"
 
 
 # What to do about a difference in each of the kinds.

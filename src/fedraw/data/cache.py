@@ -49,9 +49,6 @@ class Entry:
         info: Facts = self.meta["info"]
         return info
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.meta["arrays"]
-
     def array(self, name: str) -> Array:
         """Map an array into memory: it is read on access and shared between processes."""
         mapped: Array = np.load(self.folder / f"{name}.npy", mmap_mode="r")

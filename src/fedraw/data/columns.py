@@ -139,31 +139,24 @@ def _inputs(wanted: Columns, rest: Sequence[Any], from_hf: bool) -> list[Any]:
 
 def _values(name: Any, column: Any) -> Array:
     """Return the values of one column, with texts as text; refuse a missing value."""
-    array = np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else _rows(name, column))
-    missing = np.isnan(array) if array.dtype.kind == "f" else np.zeros(array.shape, bool)
-    if array.dtype.kind == "O":
-        missing = np.array([_is_missing(value) for value in array], bool)
-    if missing.ndim == 1 and missing.any():
-        raise BadInput(
-            f"column {name!r} has no value in {missing.sum():,} of {len(array):,} rows (the first "
-            f"is row {missing.argmax()}); fill them, or leave these rows out, for example with "
-            "dropna()"
-        )
-    if array.dtype.kind == "O":
-        is_text = all(isinstance(value, str) for value in array.flat)
-        return array.astype(str) if is_text else np.asarray(_rows(name, array.tolist()))
-    return array
-
-
-def _rows(name: Any, rows: Any) -> Any:
-    """Return rows as they are if they have one shape."""
     try:
-        is_text = all(isinstance(row, str) for row in rows)
-        return np.asarray(rows) if is_text else np.stack([np.asarray(row) for row in rows])
+        array = np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
+        if array.dtype.kind == "O" and all(isinstance(row, list | np.ndarray) for row in array):
+            array = np.stack([np.asarray(row) for row in array])
     except ValueError:
         raise BadInput(
             f"the rows of column {name!r} do not all have the same shape; pad or resize them"
         ) from None
+    if array.ndim == 1 and array.dtype.kind in "fO":
+        missing = [row for row, value in enumerate(array.tolist()) if _is_missing(value)]
+        if missing:
+            raise BadInput(
+                f"column {name!r} has no value in {len(missing):,} of {len(array):,} rows (the "
+                f"first is row {missing[0]}); fill them, or leave these rows out, for example with "
+                "dropna()"
+            )
+    is_text = array.dtype.kind == "O" and all(isinstance(value, str) for value in array.flat)
+    return array.astype(str) if is_text else array
 
 
 def _is_missing(value: Any) -> bool:

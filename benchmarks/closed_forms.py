@@ -318,7 +318,7 @@ def _group_influence(case: Case, method: Method, events: int) -> tuple[list[floa
         return found, [0.0] * len(masks)
     rule, samples = method.rule, []
     for seed in range(CAPPED_SEEDS):
-        mean = capped_influence(groups, case.size, rule.buffer, rule.cap, rule.cap_at, seed).mean
+        mean = capped_influence(groups, case.size, rule.buffer, rule.cap, rule.cap_at, seed)
         samples.append([float(mean[mask].sum() / mean.sum()) for mask in masks])
     return found, np.std(samples, axis=0, ddof=1).tolist()
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +22,6 @@ from fedraw.core.types import Floats
 from fedraw.core.weighting import Cap, weights, weights_of_rows
 
 CAPS: list[Cap] = ["naive", "water-filling"]
-UNSEEN = 1e-3  # a buffer seldomer than this may be missing among 2,000 draws, and in their error
 SCORES = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=12)
 
 
@@ -76,8 +74,7 @@ def test_all_buffers(buffer: Buffer, cap: Cap, size: int) -> None:
     cap_at = 1 / size + 0.05
     estimate = capped_influence(FIVE, size, buffer, cap, cap_at)
     truth = exact(FIVE, size, buffer, cap, cap_at)
-    assert (np.abs(estimate.mean - truth) <= 4 * estimate.error + UNSEEN * truth).all()
-    assert estimate.mean == pytest.approx(truth, rel=0.03)
+    assert estimate == pytest.approx(truth, rel=0.03)
     assert influence(FIVE, size, Rule(buffer, "rarity", cap, cap_at)) == pytest.approx(
         truth, rel=0.03
     )
@@ -89,8 +86,7 @@ def test_clients_that_are_hardly_ever_out_still_weigh(ratio: float) -> None:
     for size in (4, 5, 6):
         estimate = capped_influence(groups, size, "dedup", "water-filling", 0.3)
         truth = exact(groups, size, "dedup", "water-filling", 0.3)
-        assert (np.abs(estimate.mean - truth) <= 4 * estimate.error + UNSEEN * truth).all()
-        assert estimate.mean == pytest.approx(truth, rel=0.05)
+        assert estimate == pytest.approx(truth, rel=0.05)
 
 
 def test_a_group_is_as_many_clients() -> None:
@@ -99,7 +95,7 @@ def test_a_group_is_as_many_clients() -> None:
     for size in (3, 5, 6, 7):
         estimate = capped_influence(groups, size, "dedup", "water-filling", 0.36)
         truth = exact(alone, size, "dedup", "water-filling", 0.36)[[0, 2, 5]]
-        assert (np.abs(estimate.mean - truth) <= 4 * estimate.error + UNSEEN * truth).all()
+        assert estimate == pytest.approx(truth, rel=0.03)
 
 
 @pytest.mark.parametrize("buffer", ["dedup", "window"])
@@ -114,7 +110,7 @@ def test_a_cap_that_never_binds_changes_nothing(buffer: Buffer) -> None:
     estimate = capped_influence(FIVE, 3, buffer, "water-filling", 1.0)
     name = "fedraw" if buffer == "dedup" else "fedraw-weight-only"
     free = influence(FIVE, 3, RULES[name])
-    assert (np.abs(estimate.mean - free) <= 4 * estimate.error).all()
+    assert estimate == pytest.approx(free, rel=0.03)
 
 
 def test_the_tightest_cap_leaves_presence_alone() -> None:
@@ -122,21 +118,12 @@ def test_the_tightest_cap_leaves_presence_alone() -> None:
     assert capped_at_most == pytest.approx(influence(FIVE, 4, RULES["fedraw-dedup-only"]))
 
 
-def test_between_the_scores_that_are_weighed_weights_are_interpolated(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.mark.parametrize("buffer", ["dedup", "window"])
+def test_more_draws_change_little(buffer: Buffer, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
-    groups = one_by_one(rng.lognormal(0, 1, 60), rng.lognormal(0, 1, 60))
-    monkeypatch.setattr(capped, "MOST_SCORES", 1000)
-    every_score = capped_influence(groups, 8, "dedup", "water-filling", 0.2)
-    monkeypatch.setattr(capped, "MOST_SCORES", 48)
-    few_scores = capped_influence(groups, 8, "dedup", "water-filling", 0.2)
-    gap: npt.NDArray[np.float64] = np.abs(few_scores.mean - every_score.mean)
-    assert (gap <= 4 * np.hypot(few_scores.error, every_score.error)).all()
-
-
-def test_the_error_is_what_another_seed_would_change() -> None:
-    again = [capped_influence(FIVE, 3, "dedup", "water-filling", 0.4, seed) for seed in range(40)]
-    spread = np.std([estimate.mean for estimate in again], axis=0)
-    claimed = np.mean([estimate.error for estimate in again], axis=0)
-    assert claimed == pytest.approx(spread, rel=0.5, abs=1e-9)
+    groups = one_by_one(rng.lognormal(0, 2, 60), rng.lognormal(0, 1, 60))
+    usual = capped_influence(groups, 8, buffer, "water-filling", 0.2)
+    monkeypatch.setattr(capped, "WORK", 10**8)
+    monkeypatch.setattr(capped, "MOST_DRAWS", 40_000)
+    many = capped_influence(groups, 8, buffer, "water-filling", 0.2, seed=1)
+    assert usual == pytest.approx(many, rel=0.03)

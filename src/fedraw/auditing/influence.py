@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from fedraw.auditing.methods import REPLAY, Buffer, Rule
 from fedraw.auditing.participation import (
@@ -47,9 +45,8 @@ from fedraw.core.weighting import Cap, check_cap, weights_of_rows
 from fedraw.strategies import fedstaleweight
 
 # Under a cap:
-WORK = 4 * 10**6  # the maximum number of slots to weight: draws x scores x slots
-MOST_DRAWS, FEWEST_DRAWS = 2000, 200
-MOST_SCORES = 48  # a weight is a smooth function of the score, interpolated between these
+WORK = 4 * 10**6  # the maximum number of slots to weight: draws x groups x slots
+FEWEST_DRAWS, MOST_DRAWS = 200, 2000
 # The weightings of `participation`, and FedAvg's: each costs little for every single client.
 PARTICIPATION = ("debt", "intervals", "corrected", "staleness", "contact", "started", "samples")
 # Drawing until all slots differ is cheap if the slots differ in at least this share of the draws.
@@ -91,7 +88,7 @@ def influence(groups: Groups, size: int, rule: Rule) -> Floats:
         return replay_influence(shares, many, replayed, weight, size)
     check_cap(rule.cap, rule.cap_at, size)
     if rule.cap != "none":
-        found = capped_influence(groups, size, rule.buffer, rule.cap, rule.cap_at).mean
+        found = capped_influence(groups, size, rule.buffer, rule.cap, rule.cap_at)
     elif rule.buffer == "dedup":
         found = _rarity_dedup(groups, size)
     else:
@@ -177,100 +174,31 @@ def replay_influence(
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class Estimate:
-    """A mean and its standard error."""
-
-    mean: Floats
-    error: Floats
-
-
 def capped_influence(
     groups: Groups, size: int, buffer: Buffer, cap: Cap, cap_at: float, seed: int = 0
-) -> Estimate:
+) -> Floats:
     """Estimate the influence of one client in each group under rarity weights with a cap."""
-    rng = np.random.default_rng(seed)
-    scores = _few_scores(groups.score)
-    draws = int(np.clip(WORK // (scores.size * size), FEWEST_DRAWS, MOST_DRAWS))
+    rng, score = np.random.default_rng(seed), groups.score
+    draws = int(np.clip(WORK // (score.size * size), FEWEST_DRAWS, MOST_DRAWS))
     others = draw_buffers(groups, size - 1, buffer, draws, rng)
-    weight = _weight_beside(scores, groups.score[others], cap, cap_at)
+    slots, alone = size * groups.shares, np.ones((score.size, draws))
     if buffer == "dedup":
-        chance = presence(groups.shares, size, "dedup", groups.many)
-        mean, error = _without_itself(groups, scores, weight, others)
-        crowded = chance > 0.5  # few draws of the others may be without these
-        if crowded.any():
-            held = draw_buffers(groups, size, "dedup", draws, rng)
-            own = weights_of_rows(groups.score[held], cap, cap_at)
-            mean[crowded], error[crowded] = _in_its_slots(crowded, held, own)
-    else:
-        chance = size * groups.shares
-        mean = np.interp(groups.score, scores, weight.mean(0))
-        error = np.interp(groups.score, scores, weight.std(0)) / np.sqrt(draws)
-    return Estimate(chance * mean, chance * error)
-
-
-def _few_scores(score: Floats) -> Floats:
-    distinct = np.unique(score)
-    if distinct.size <= MOST_SCORES:
-        return distinct
-    return np.geomspace(distinct[0], distinct[-1], MOST_SCORES)
-
-
-def _weight_beside(scores: Floats, others: Floats, cap: Cap, cap_at: float) -> Floats:
-    """Return the weight of a slot of each score (columns) with each draw of the others (rows)."""
-    draws, rest = others.shape
-    rows = np.empty((draws, scores.size, rest + 1))
-    rows[..., 1:] = others[:, None, :]
-    rows[..., 0] = scores
-    return weights_of_rows(rows, cap, cap_at)[..., 0]
-
-
-def _without_itself(
-    groups: Groups, scores: Floats, weight: Floats, others: Ints
-) -> tuple[Floats, Floats]:
-    """Return each group's mean weight, and its error, over the draws without the client."""
-    draws, slots = others.shape
-    base = weight.mean(0)
-    weight = weight - base  # so that a constant weight has exactly no error
-    left, part = _neighbours(scores, groups.score)
-    following = np.minimum(np.arange(scores.size) + 1, scores.size - 1)
-    right = following[left]
-    draw, group = np.repeat(np.arange(draws), slots), others.ravel()  # one entry per slot
-    own = (1 - part[group]) * weight[draw, left[group]] + part[group] * weight[draw, right[group]]
-    # A draw that holds one of `many` similar clients holds each with this probability.
-    chance = 1 / groups.many[group]
-    squares, products = (weight**2).sum(0), (weight * weight[:, following]).sum(0)
-    square = (1 - part) ** 2 * squares[left] + part**2 * squares[right]
-    square += 2 * part * (1 - part) * products[left]
-    every = groups.many.size
-    without = draws - np.bincount(group, chance, every)
-    without = np.where(without > 0.5, without, np.inf)  # present in every draw: no estimate here
-    mean = -np.bincount(group, chance * own, every) / without
-    square = (square - np.bincount(group, chance * own**2, every)) / without
-    error = np.sqrt(np.maximum(square - mean**2, 0) / without)
-    return (1 - part) * base[left] + part * base[right] + mean, error
-
-
-def _neighbours(scores: Floats, wanted: Floats) -> tuple[Ints, Floats]:
-    """Return the last score not above each wanted one, and the fraction of the way to the next."""
-    left = np.clip(np.searchsorted(scores, wanted, side="right") - 1, 0, scores.size - 1)
-    right = np.minimum(left + 1, scores.size - 1)
-    width = np.where(right > left, scores[right] - scores[left], 1.0)
-    return left, np.clip((wanted - scores[left]) / width, 0, 1)
-
-
-def _in_its_slots(
-    wanted: npt.NDArray[np.bool_], held: Ints, weight: Floats
-) -> tuple[Floats, Floats]:
-    """Return the mean weight, and its error, of each wanted group's slots in the draws."""
-    column, columns = np.cumsum(wanted) - 1, int(wanted.sum())
-    draw, slot = np.nonzero(wanted[held])
-    cell, cells = draw * columns + column[held[draw, slot]], len(held) * columns
-    count = np.bincount(cell, minlength=cells).reshape(-1, columns)
-    total = np.bincount(cell, weight[draw, slot], cells).reshape(-1, columns)
-    slots = np.maximum(count.sum(0), 1)
-    mean = total.sum(0) / slots
-    return mean, np.sqrt(((total - count * mean) ** 2).sum(0)) / slots
+        slots = presence(groups.shares, size, "dedup", groups.many)
+        # A draw that holds one of `many` similar clients is without each with this probability.
+        for group, many in enumerate(groups.many.tolist()):
+            alone[group] -= (others == group).sum(axis=1) / many
+    rows, mean = np.empty((draws, size)), np.zeros(score.size)
+    rows[:, 1:] = score[others]
+    for group in range(score.size):
+        rows[:, 0] = score[group]
+        beside = weights_of_rows(rows, cap, cap_at)[:, 0]
+        mean[group] = (beside * alone[group]).sum() / max(alone[group].sum(), 0.5)
+    crowded = np.flatnonzero((slots > 0.5) & (buffer == "dedup"))
+    if crowded.size:  # few draws of the others are without these
+        held = draw_buffers(groups, size, "dedup", draws, rng)
+        weight = weights_of_rows(score[held], cap, cap_at)
+        mean[crowded] = [weight[held == group].mean() for group in crowded]
+    return np.asarray(slots * mean)
 
 
 def draw_buffers(

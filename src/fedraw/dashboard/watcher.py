@@ -18,10 +18,9 @@ from pathlib import Path
 from fedraw.core.text import counted, one_line, several
 from fedraw.errors import BadInput
 from fedraw.eventlog.follow import LogFollower, run_names
+from fedraw.eventlog.live import RunDetail, RunStatus, SiteState, SiteStatus
 from fedraw.eventlog.log_file import LOG, find_logs, modified
 from fedraw.eventlog.records import StartRecord
-from fedraw.eventlog.sites import SiteState, SiteStatus
-from fedraw.eventlog.status import RunDetail, RunStatus
 
 LOGGER = logging.getLogger("fedraw.dashboard")
 
@@ -234,7 +233,7 @@ class Watcher:
             detail=run.detail(),
             sites=follower.sites(now) if sites else (),
             site_counts=follower.site_counts(now),
-            time=follower.shown.time,
+            time=follower.state.time,
             log_time=follower.log_time(now),
             problem=run.problem,
             rare_labels=tuple(map(str, start.rare_labels)) if start else (),

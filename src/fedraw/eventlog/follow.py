@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from fedraw.errors import BadInput
+from fedraw.eventlog import live
 from fedraw.eventlog.compare import distinct_names, identity
+from fedraw.eventlog.live import Phase, RunDetail, RunStatus, SiteState, SiteStatus
 from fedraw.eventlog.log_file import (
     Chain,
     Position,
@@ -36,9 +38,8 @@ from fedraw.eventlog.records import (
     RestartedRecord,
     StartRecord,
 )
-from fedraw.eventlog.sites import SiteState, SiteStatus
-from fedraw.eventlog.status import RunDetail, RunProgress, RunState, RunStatus
-from fedraw.eventlog.summary import RunSummary, end_of_log
+from fedraw.eventlog.state import RunState
+from fedraw.eventlog.summary import end_of_log
 from fedraw.storage.lock import LOCK, is_locked
 
 # A run may have stopped if its log has not grown for this many seconds. A server writes nothing
@@ -200,7 +201,7 @@ class LogFollower:
         self._reset()
 
     def _reset(self) -> None:
-        self._progress = RunProgress()
+        self.state = RunState(bounded=True)  # after all records that were read
         self._file = GrowingFile(self.log)
         self._chain = Chain()
         self._checked: Position | None = None  # the end of a log that agrees with its summary
@@ -211,7 +212,7 @@ class LogFollower:
         require_one_file(self.log)
         until = None if seconds is None else time.monotonic() + seconds
         # Before reading, because a process writes the end record before it unlocks the folder.
-        is_alive = not self.summary.finished and self._is_locked()
+        is_alive = not self.state.finished and self._is_locked()
         while True:
             try:
                 lines = self._file.read()
@@ -233,7 +234,7 @@ class LogFollower:
             if self._file.unfinished and not is_cut_off(self._file.unfinished):
                 self._refuse()
             if not self._file.unread:
-                self._seen.grew(self._file.written, self.summary.events)
+                self._seen.grew(self._file.written, self.state.events)
                 self._has_died = self._was_alive and not is_alive
                 self._was_alive |= is_alive
                 return True
@@ -278,7 +279,7 @@ class LogFollower:
         record = self._chain.decode(line + b"\n", self.log)
         if isinstance(record, StartRecord) != first:
             self._refuse()
-        self._progress.observe(record)
+        self.state.apply(record)
         if self._is_server:
             self._logged.observe(record)
 
@@ -296,16 +297,6 @@ class LogFollower:
         return self._file.written
 
     @property
-    def summary(self) -> RunSummary:
-        """The summary of the records so far."""
-        return self._progress.summary
-
-    @property
-    def shown(self) -> RunProgress:
-        """The progress after all records that were read."""
-        return self._progress
-
-    @property
     def unread(self) -> int:
         """The number of bytes that are not read yet."""
         return self._file.unread
@@ -318,7 +309,7 @@ class LogFollower:
     @property
     def start(self) -> StartRecord | None:
         """The start record; None until it is read."""
-        return self.summary.start
+        return self.state.start
 
     @property
     def _is_server(self) -> bool:
@@ -326,51 +317,50 @@ class LogFollower:
 
     def status(self, now: float, name: str | None = None) -> RunStatus:
         """Return the status at `now`, in unix seconds; `name` replaces the method's name."""
-        summary, start = self.shown.summary, self.start
+        known, start = self.state, self.start
         quiet = max(0.0, now - self.written)
-        state = self._state(quiet)
-        rate = self._rate() if state == "running" else None
-        wanted = self.shown.limit
+        phase = self._phase(quiet)
+        rate = self._rate() if phase == "running" else None
         left = None
-        if rate and wanted is not None:
-            left = max(0.0, (wanted - summary.events) / rate - quiet)
+        if rate and known.limit is not None:
+            left = max(0.0, (known.limit - known.events) / rate - quiet)
         return RunStatus(
             folder=self.folder,
             name=name or (start.name if start else self.folder.name),
             seed=start.seed if start else None,
-            state=state,
-            event=summary.events,
-            events=wanted,
+            state=phase,
+            event=known.events,
+            events=known.limit,
             written=self.written,
             quiet=quiet,
             rate=rate,
             seconds_left=left,
             unread=self._file.unread,
-            checkpoint=None if summary.finished else self._checkpoint(),
-            metrics=self.shown.metrics,
+            checkpoint=None if known.finished else self._checkpoint(),
+            metrics=live.shown_metrics(known),
             is_server=self._is_server,
         )
 
     def detail(self) -> RunDetail:
         """Return the details of the run so far."""
-        return self.shown.detail()
+        return live.detail(self.state)
 
     def log_time(self, now: float) -> float:
         """Return the log's time at `now`, in unix seconds; it advances while a server runs."""
         quiet = max(0.0, now - self.written)
-        is_running = self._is_server and self._state(quiet) in ("starting", "running")
-        return self.shown.time + (quiet if is_running else 0.0)
+        is_running = self._is_server and self._phase(quiet) in ("starting", "running")
+        return self.state.time + (quiet if is_running else 0.0)
 
     def sites(self, now: float) -> list[SiteStatus]:
         """Return all clients that ever took part, at `now` in unix seconds."""
-        return self.shown.sites(self.log_time(now))
+        return live.sites(self.state, self.log_time(now))
 
     def site_counts(self, now: float) -> dict[SiteState, int]:
         """Return the number of clients in each state, at `now` in unix seconds."""
-        return self.shown.site_counts(self.log_time(now))
+        return live.site_counts(self.state, self.log_time(now))
 
-    def _state(self, quiet: float) -> RunState:
-        if self.shown.summary.finished:
+    def _phase(self, quiet: float) -> Phase:
+        if self.state.finished:
             return "finished"
         if self.start is not None and self.start.is_server:
             patience = self._logged.patience(self.start)
@@ -380,7 +370,7 @@ class LogFollower:
         is_silent = quiet > patience and not self._file.unread and not self._is_locked()
         if self._has_died or is_silent:
             return "stopped"
-        return "running" if self.shown.summary.events else "starting"
+        return "running" if self.state.events else "starting"
 
     def _is_locked(self) -> bool:
         return is_locked(self.folder / LOCK)
@@ -427,7 +417,7 @@ class RunsFollower:
         """Return whether all runs are finished and no other seed has begun shortly after."""
         alone = len(self._runs) == 1 and self._folder in {self.latest.folder, self.latest.log}
         settled = alone or now - self.latest.written > SETTLED
-        return settled and all(run.summary.finished for run in self._runs.values())
+        return settled and all(run.state.finished for run in self._runs.values())
 
     def statuses(self, now: float) -> list[RunStatus]:
         """Return the status of all runs, in the order of their folders and seeds."""

@@ -7,6 +7,7 @@ users.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from operator import attrgetter
@@ -23,10 +24,14 @@ FORMAT = 3
 
 Origin = Literal["simulation", "server"]
 
-# The rule for a client's weight in the global model; see eventlog.influence.
+# The rule for a client's weight in the global model; see eventlog.metrics.
 # slots: a client has the weight of its slots in an aggregation.
 # cache: every client with an update has the weight 1/N, because every step uses its last update.
 InfluenceRule = Literal["slots", "cache"]
+
+# back-off: the server asks a site again after a pause.
+# roll-back: the operator has gone back to an earlier state, and later records are gone.
+NoteTopic = Literal["back-off", "roll-back"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +202,8 @@ class NoteRecord:
     time: float
     client: ClientId | None = None
     reason: str
+    about: NoteTopic | None = None  # for programs, which do not read the reason
+    until: float | None = None  # the end of a back-off, in the log's time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,6 +353,8 @@ def from_fields(own: dict[str, Any]) -> Record:
         raise ValueError(f"its kind {kind[:40]!r} is unknown; {nearest(kind[:40], KINDS)}")
     for name in _RETIRED.get(kind, ()):
         own.pop(name, None)
+    if kind == "note":
+        _read_prose(own)
     # Most records of a kind have the same fields with values of the same types.
     shape = (*own, *map(type, own.values()))
     if shape not in form.known_shapes:
@@ -424,3 +433,21 @@ def _inner_check(hint: Any) -> Callable[[Any], bool] | None:
 _FORMS = {name: _Form(kind) for name, kind in KINDS.items()}
 # Fields of logs of fedraw 0.2 that this version does not read.
 _RETIRED = {"evaluation": ("serving",), "arrival": ("copy",), "rejected": ("copy",)}
+
+
+def _read_prose(note: dict[str, Any]) -> None:
+    """Add the fields of a note whose topic servers of fedraw 0.2 told in English only.
+
+    >>> note = {"time": 5.0, "reason": "asked again in 30 s: no answer"}
+    >>> _read_prose(note)
+    >>> note["about"], note["until"]
+    ('back-off', 35.0)
+    """
+    found = None if "about" in note else _PROSE.match(str(note.get("reason")))
+    if found is not None:
+        note["about"] = "roll-back" if found["back"] else "back-off"
+        if found["pause"] and isinstance(note.get("time"), int | float):
+            note["until"] = note["time"] + float(found["pause"])
+
+
+_PROSE = re.compile(r"asked again (?:in (?P<pause>\d+) s|later): |(?P<back>rolled back to )")

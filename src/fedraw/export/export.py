@@ -87,7 +87,7 @@ def export_runs(
                         f"{known.parent} and {export.log.parent} would both be written as "
                         f"{export.name}; export each of them to another out=..."
                     )
-            if not follow or all(export.series.finished for export in exports):
+            if not follow or all(export.series.state.finished for export in exports):
                 break
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:

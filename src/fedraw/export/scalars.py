@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fedraw.eventlog.measures import PARTICIPATION
+from fedraw.eventlog.metrics import PARTICIPATION
 from fedraw.eventlog.records import ArrivalRecord, EvaluationRecord, Record
-from fedraw.eventlog.summary import RunSummary
+from fedraw.eventlog.state import RunState
 
 ARRIVAL = (
     "event",
@@ -38,15 +38,12 @@ class Scalars(NamedTuple):
 class RunSeries:
     """Reads the records of a log, and yields the rows for a target."""
 
-    finished: bool = False
-    _summary: RunSummary = field(default_factory=RunSummary)
+    state: RunState = field(default_factory=lambda: RunState(bounded=True))
     _epoch: float | None = None
 
     def observe(self, record: Record) -> Iterator[Scalars | dict[str, Any]]:
         """Read the next record; yield the scalars of an evaluation, or the row of an arrival."""
-        self._summary.observe(record)
-        del self._summary.evaluations[:-1]
-        self.finished = self._summary.finished
+        self.state.apply(record)
         self._epoch = getattr(record, "epoch", None) or self._epoch
         if isinstance(record, EvaluationRecord):
             wall = None if self._epoch is None else self._epoch + record.time
@@ -67,8 +64,8 @@ class RunSeries:
         for group, named in groups.items():
             for name, value in (named or {}).items():
                 yield f"{group}/{name}", value
-        dynamics = self._summary.dynamics()
+        dynamics = self.state.participation()
         for name in PARTICIPATION:
             yield f"participation/{name}", dynamics.get(name)
-        yield "federation/members", float(len(self._summary.members))
-        yield "federation/rejected", float(sum(self._summary.rejected.values()))
+        yield "federation/members", float(self.state.size)
+        yield "federation/rejected", float(sum(self.state.rejected.values()))

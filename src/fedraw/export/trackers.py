@@ -52,7 +52,7 @@ class Tracker:
         for row in series.observe(record):
             if isinstance(row, Scalars):
                 self._log(run, row)
-        if series.finished:
+        if series.state.finished:
             del self._runs[seed]
             self._end(run, True)
 

@@ -15,8 +15,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedraw.eventlog.compare import Stat
+from fedraw.eventlog.live import EvaluationPoint
 from fedraw.eventlog.records import EvaluationRecord
-from fedraw.eventlog.status import EvaluationPoint
 from fedraw.report.drawing import (
     INK,
     METHOD_COLOURS,

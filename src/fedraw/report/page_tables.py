@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from fedraw.core.types import ClientId
 from fedraw.eventlog.compare import ComparisonRow, Group, Run, Stat, reached_of
-from fedraw.eventlog.measures import MARKS, PARTICIPATION, VALUES_OF, Goal
+from fedraw.eventlog.goals import MARKS, Goal
+from fedraw.eventlog.metrics import PARTICIPATION, VALUES_OF
 from fedraw.pages.html import (
     cell,
     column_head,

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedraw.core.settings import at_least, one_of, positive, whole
 from fedraw.errors import BadInput
-from fedraw.eventlog.measures import QUALITY
+from fedraw.eventlog.metrics import QUALITY
 from fedraw.privacy.budget import Privacy
 from fedraw.privacy.updates import UpdatePrivacy
 

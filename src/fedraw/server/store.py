@@ -376,13 +376,27 @@ class FederationStore:
     def _drain_findings(self) -> Sequence[Finding]:
         return () if self.scorer is None else self.scorer.drain_findings()
 
-    def note(self, reason: str, now: float, site: str | None = None) -> None:
-        """Log a note for the operator; before training has begun, print it to the console."""
+    def note(
+        self, reason: str, now: float, site: str | None = None, back_off: float | None = None
+    ) -> None:
+        """Log a note for the operator; before training has begun, print it to the console.
+
+        A note about a site that is asked again later tells after how many seconds of `back_off`.
+        """
         if not self.begun:
             LOGGER.warning("%s%s", "" if site is None else f"{log_text(site)}: ", log_text(reason))
-        else:
-            event, time = self.state.event, self.time(now)
-            self.log.note(NoteRecord(event=event, time=time, client=site, reason=log_text(reason)))
+            return
+        time = self.time(now)
+        self.log.note(
+            NoteRecord(
+                event=self.state.event,
+                time=time,
+                client=site,
+                reason=log_text(reason),
+                about=None if back_off is None else "back-off",
+                until=None if back_off is None else time + back_off,
+            )
+        )
 
     def end(self, reason: str, now: float) -> None:
         """End the federation permanently."""

@@ -30,7 +30,7 @@ from fedraw.eventlog.records import (
     RejectedRecord,
     StartRecord,
 )
-from fedraw.server.discarded import DISCARDED, ROLLED_BACK, discarded_updates
+from fedraw.server.discarded import DISCARDED, discarded_updates
 from fedraw.server.journal import Journal
 from fedraw.server.log import require_server_folder
 from fedraw.server.revocation import REVOKED, read_revoked
@@ -198,7 +198,7 @@ def _check_log(log: Path, positions: list[Position]) -> _CheckedLog:
                 check.count += 1
                 for problem in state.observe(record):
                     check.problems.append(f"{place}: {problem}")
-                if isinstance(record, NoteRecord) and record.reason.startswith(ROLLED_BACK):
+                if isinstance(record, NoteRecord) and record.about == "roll-back":
                     rolled_back = True
                 if isinstance(record, ArrivalRecord):
                     for log_state in list(log_states.values())[-2:]:

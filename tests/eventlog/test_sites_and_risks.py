@@ -114,7 +114,7 @@ def test_labels_without_holders_come_first_then_the_lowest_recall() -> None:
 
 
 def test_back_off_and_quarantine_of_a_real_server(tmp_path: Path) -> None:
-    """The reader recognises the server's notes about pauses."""
+    """The server tells the end of a pause in a field of the note."""
     engine = Engine(tmp_path, absence=10.0, patience=3, back_off=30.0, quarantine=500.0)
     engine.accept(4)
     engine.sites["west"].reply = failing
@@ -130,4 +130,7 @@ def test_back_off_and_quarantine_of_a_real_server(tmp_path: Path) -> None:
     engine.run(lambda: state() == "quarantined")
     (risk,) = follower.detail().at_risk
     assert (risk.label, risk.reasons[0], risk.last_holder) == ("owl", "last holder gone", "west")
+    paused = [own for own in engine.log("note") if own.get("about") == "back-off"]
+    assert all(own["until"] > own["time"] for own in paused)
+    assert {own["client"] for own in paused} == {"west", "south"}
     engine.coordinator.abandon()

@@ -19,7 +19,7 @@ from tests.report import hand_made
 from fedraw.eventlog import live
 from fedraw.eventlog.follow import LogFollower
 from fedraw.eventlog.log_file import read_log
-from fedraw.eventlog.records import NoteRecord, Record, from_fields, to_fields
+from fedraw.eventlog.records import NoteRecord, Record, arrival_record, from_fields, to_fields
 from fedraw.eventlog.state import RunState
 
 SIMULATED = hand_made.records("fedraw", 1, [(60.0, float(n)) for n in range(20, 80, 5)])
@@ -113,3 +113,19 @@ def test_a_new_note_tells_its_topic_and_no_word_of_it_is_read() -> None:
     state = RunState.of([record("start"), record("joined", client="a"), note])
     assert live.sites(state, 5.0)[0][1] == "back-off"
     assert live.sites(state, 5.0)[0].reason == "por favor"
+
+
+def test_an_arrival_is_recorded_by_what_the_client_was_handed() -> None:
+    """A user's own strategy may have weights of NumPy, and some that JSON cannot represent."""
+    weights: Any = np.array([float("nan"), 0.5])
+    handed_out = (4, 2.5, 1)
+    made = arrival_record(
+        7, 9.0, "a", handed_out=handed_out, versions=(3, 4), contents=(["a", "b"], weights)
+    )
+    assert (made.staleness_events, made.staleness_versions, made.aggregated) == (3, 2, True)
+    assert (made.start_time, made.start_version, made.version) == (2.5, 1, 4)
+    assert made.weights == [None, 0.5]
+    still = arrival_record(
+        7, 9.0, "a", handed_out=handed_out, versions=(3, 3), contents=(["a", "b"], weights)
+    )
+    assert (still.aggregated, still.weights) == (False, ())

@@ -10,9 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from math import isfinite
 from operator import attrgetter
 from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from fedraw.core.types import ClientId, Label
 from fedraw.errors import nearest
@@ -308,6 +311,66 @@ Record = (
     | EndRecord
 )
 KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in get_args(Record)}
+
+
+def arrival_record(
+    event: int,
+    time: float,
+    client: ClientId,
+    *,
+    handed_out: tuple[int, float, int],
+    versions: tuple[int, int],
+    contents: tuple[Sequence[ClientId], Sequence[float]],
+    **more: Any,
+) -> ArrivalRecord:
+    """Return the record of an accepted update, the same for simulations and servers.
+
+    Args:
+        event: The number of the update.
+        time: When it arrived.
+        client: Who sent it.
+        handed_out: The event, time and model version at which the client received its model.
+        versions: The model's version before and after the arrival.
+        contents: The clients in the buffer and their weights, after the arrival.
+        more: The further fields of the record.
+
+    """
+    start_event, start_time, start_version = handed_out
+    before, version = versions
+    clients, weights = contents
+    return ArrivalRecord(
+        event=event,
+        time=time,
+        client=client,
+        start_time=start_time,
+        start_version=start_version,
+        version=version,
+        staleness_events=event - start_event,
+        staleness_versions=before - start_version,
+        aggregated=version > before,
+        buffer=_plain(clients),
+        weights=_finite(_plain(weights)) if version > before else (),
+        **more,
+    )
+
+
+def _plain(values: Sequence[Any]) -> Sequence[Any]:
+    """Return the same values, with Python's numbers and texts in place of NumPy's."""
+    if isinstance(values, np.ndarray):
+        return list(values.tolist())
+    if _PLAIN.issuperset(map(type, values)):  # as always, except for a user's strategy
+        return values
+    return [value.item() if isinstance(value, np.generic) else value for value in values]
+
+
+_PLAIN = frozenset((int, str, float))
+
+
+def _finite(weights: Sequence[float]) -> Sequence[float | None]:
+    """Return the weights, with None for those that are not finite, which JSON cannot represent."""
+    if isfinite(sum(weights)):
+        return weights
+    return [weight if isfinite(weight) else None for weight in weights]
 
 
 def finding_record(

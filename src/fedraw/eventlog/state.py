@@ -274,8 +274,7 @@ class RunState:
 
     def _hold(self, client: ClientId, counts: Mapping[str, int]) -> None:
         """Replace a client's label counts; zeros count as nothing."""
-        held = counts if all(counts.values()) else {label: n for label, n in counts.items() if n}
-        self.counts[client] = held
+        self.counts[client] = held = without_zeros(counts)
         self._table = None
         self._count_as_rare(client, not self._rare_labels.isdisjoint(held))
 
@@ -317,6 +316,11 @@ class RunState:
     def finished(self) -> bool:
         """Whether the run is complete."""
         return self.end is not None
+
+    @property
+    def accepted(self) -> int:
+        """The number of updates that were not refused."""
+        return self._participation.arrivals
 
     @property
     def counts(self) -> dict[ClientId, Mapping[str, int]]:
@@ -442,6 +446,15 @@ class RunState:
         }
         always = ("name", "seed", "confusion")
         return {key: v for key, v in content.items() if v is not None or key in always}
+
+
+def without_zeros(counts: Mapping[str, int]) -> Mapping[str, int]:
+    """Return label counts without labels whose count is zero.
+
+    >>> without_zeros({"cat": 2, "owl": 0})
+    {'cat': 2}
+    """
+    return counts if all(counts.values()) else {label: n for label, n in counts.items() if n}
 
 
 def _by_text(counts: Mapping[ClientId, int]) -> dict[str, int]:

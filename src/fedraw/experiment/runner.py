@@ -24,12 +24,12 @@ from fedraw.experiment.costs import CostMeter
 from fedraw.experiment.evaluation import Evaluator
 from fedraw.experiment.interrupts import deferred_interrupts
 from fedraw.experiment.log_records import (
-    arrival_record,
     claim_records,
     drift_records,
     happening_records,
     opening_records,
     start_record,
+    step_record,
 )
 from fedraw.experiment.options import DEFAULTS, Options, Progress
 from fedraw.experiment.parts import Parts
@@ -276,7 +276,7 @@ def _simulate(
                 break
             recorder.note_all(happening_records(step.happened, event))
             event = step.event
-            recorder.note(arrival_record(step))
+            recorder.note(step_record(step))
             for doubt in step.doubts:
                 recorder.note(finding_record(event, step.time, **doubt._asdict()))
             if scenario.drift is not None and event == scenario.drift.after:

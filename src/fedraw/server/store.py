@@ -34,13 +34,13 @@ from fedraw.eventlog.records import (
     RejectedRecord,
     RestartedRecord,
     StartRecord,
+    arrival_record,
     finding_record,
 )
 from fedraw.server.journal import ArrivalFacts, Journal
 from fedraw.server.log import (
     PUT_BACK,
     ServerLog,
-    arrival_record,
     log_text,
     scored_sites,
     scores_of,
@@ -343,7 +343,16 @@ class FederationStore:
         state.norms[site] = facts.norm
         state.awaiting_model.pop(site, None)
         self._hand_out(receivers)
-        return arrival_record(event, update, facts, before, self.strategy_state)
+        return arrival_record(
+            event,
+            facts.time,
+            site,
+            handed_out=(facts.start_event, facts.start_time, update.start_version),
+            versions=(before, self.strategy_state.version),
+            contents=self.strategy_state.contents,
+            norm=facts.norm,
+            metrics=facts.metrics,
+        )
 
     def _hand_out(self, receivers: Receivers) -> None:
         self.state.awaiting_model.update(_receiving(receivers))

@@ -21,7 +21,6 @@ from fedraw.eventlog.log_file import LOG, Chain, Position, is_cut_off
 from fedraw.eventlog.records import (
     ArrivalRecord,
     DeclaredRecord,
-    EndRecord,
     EvaluationRecord,
     JoinedRecord,
     LeftRecord,
@@ -30,6 +29,7 @@ from fedraw.eventlog.records import (
     RejectedRecord,
     StartRecord,
 )
+from fedraw.eventlog.state import RunState, without_zeros
 from fedraw.server.discarded import DISCARDED, discarded_updates
 from fedraw.server.journal import Journal
 from fedraw.server.log import require_server_folder
@@ -94,64 +94,51 @@ def verify_folder(folder: Path) -> list[Check]:
 
 
 class _Invariants:
-    """Checks the invariants between the records of a server's log, and tracks its members."""
+    """Checks the invariants between the records of a server's log."""
 
     def __init__(self) -> None:
-        self.event = self.version = self.accepted = 0
-        self.time = 0.0
+        self.state = RunState(bounded=True)
         self.begun = False  # whether a record follows those before the first snapshot
-        self.members: dict[str, dict[str, int]] = {}
         self._records = 0
-        self._ended = False
 
-    def observe(self, record: Record) -> Iterator[str]:
-        """Add the next record; yield its problems."""
+    def observe(self, record: Record) -> list[str]:
+        """Add the next record; return its problems."""
         self._records += 1
+        problems = list(self._problems(record))
         self.begun |= not isinstance(record, StartRecord | JoinedRecord)
+        self.state.apply(record)
+        return problems
+
+    def _problems(self, record: Record) -> Iterator[str]:
+        state = self.state
         if isinstance(record, StartRecord) != (self._records == 1):
             yield "the start record must be the first, and the only one"
         if isinstance(record, StartRecord):
             return
-        if self._ended:
+        if state.finished:
             yield "it follows the end record"
-        if record.time < self.time:
-            yield f"its time {record.time} is before {self.time}, that of an earlier record"
-        self.time = record.time
+        if record.time < state.time:
+            yield f"its time {record.time} is before {state.time}, that of an earlier record"
         if isinstance(record, EvaluationRecord):  # it has the event at which it began
-            if record.event > self.event:
-                yield f"its event is {record.event}, but the last event was {self.event}"
+            if record.event > state.events:
+                yield f"its event is {record.event}, but the last event was {state.events}"
             return
-        counts = isinstance(record, ArrivalRecord | RejectedRecord)
-        if record.event != self.event + counts:
-            yield f"its event is {record.event} instead of {self.event + counts}"
-        self.event = record.event
-        yield from self._of_kind(record)
-
-    def _of_kind(self, record: Record) -> Iterator[str]:
-        site = str(getattr(record, "client", ""))
-        match record:
-            case JoinedRecord():
-                if site in self.members:
-                    yield f"{site!r} joins, but is a member already"
-                self.members[site] = dict(record.counts)
-            case LeftRecord() | DeclaredRecord() | ArrivalRecord() if site not in self.members:
-                yield f"{site!r} is not a member"
-            case LeftRecord():
-                del self.members[site]
-            case DeclaredRecord():
-                self.members[site] = dict(record.counts or {})
-            case ArrivalRecord():
-                self.accepted += 1
+        event = state.events + isinstance(record, ArrivalRecord | RejectedRecord)
+        if record.event != event:
+            yield f"its event is {record.event} instead of {event}"
+        if isinstance(record, JoinedRecord | LeftRecord | DeclaredRecord | ArrivalRecord):
+            is_member = record.client in state.counts and record.client not in state.away
+            if is_member == isinstance(record, JoinedRecord):
+                what = "joins, but is a member already" if is_member else "is not a member"
+                yield f"{str(record.client)!r} {what}"
+            elif isinstance(record, ArrivalRecord):
                 yield from self._of_arrival(record)
-            case EndRecord():
-                self._ended = True
 
     def _of_arrival(self, record: ArrivalRecord) -> Iterator[str]:
         # When a site leaves, a round may close and change the model between two arrivals.
         before = record.start_version + record.staleness_versions
-        if before < self.version or record.version - before != record.aggregated:
-            yield f"its version {record.version} does not follow from {self.version}"
-        self.version = record.version
+        if before < self.state.version or record.version - before != record.aggregated:
+            yield f"its version {record.version} does not follow from {self.state.version}"
         weights = [weight for weight in record.weights if weight is not None]
         if len(record.weights) not in (0, len(record.buffer)):
             yield f"it has {len(record.weights)} weights for {len(record.buffer)} slots"
@@ -169,7 +156,7 @@ class _LogState:
 
     event: int
     accepted: int
-    members: dict[str, dict[str, int]]
+    members: dict[str, Mapping[str, int]]
     later: list[ArrivalRecord] = field(default_factory=list)  # arrivals after it
 
 
@@ -205,8 +192,9 @@ def _check_log(log: Path, positions: list[Position]) -> _CheckedLog:
                         log_state.later.append(record)
                 if chain.position in positions:
                     rolled_back = False
-                    members = {site: dict(own) for site, own in state.members.items()}
-                    log_states[chain.position] = _LogState(state.event, state.accepted, members)
+                    known = state.state
+                    members = {str(site): known.counts[site] for site in known.members}
+                    log_states[chain.position] = _LogState(known.events, known.accepted, members)
     except BadInput as problem:
         check.problems.append(str(problem))
     return _CheckedLog(check, log_states, state.begun, rolled_back)
@@ -253,7 +241,7 @@ def _disagreements(one: _StoredSnapshot, log_state: _LogState | None) -> Iterato
     for what, own, logged in (
         ("event", state.event, log_state.event),
         ("accepted updates", state.accepted, log_state.accepted),
-        ("members", state.counts, log_state.members),
+        ("members", {k: without_zeros(own) for k, own in state.counts.items()}, log_state.members),
     ):
         if own != logged:
             yield f"{path} and the log disagree on the {what}: {own!r:.60}, {logged!r:.60}"

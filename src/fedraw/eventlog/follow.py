@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -117,11 +117,12 @@ class GrowingFile:
 
 
 class _Pace:
-    """The times and events at which a log grew, and the rate that follows from them."""
+    """The rate at which a log grows: by its own times on a server, else by those of its writes."""
 
     def __init__(self) -> None:
-        self.gaps: deque[float] = deque(maxlen=GAPS)
+        self._gaps: deque[float] = deque(maxlen=GAPS)
         self._grown: deque[tuple[float, int]] = deque()
+        self._time: float | None = None  # of the last record of a server
 
     def rate(self, least: float) -> float | None:
         """Return the events per second; None if the log was followed for less than `least` s."""
@@ -131,61 +132,45 @@ class _Pace:
         seconds = ended - begun
         return (event - before) / seconds if seconds > 0 and seconds >= least else None
 
-
-class _ObservedPace(_Pace):
-    """The pace of a simulation, from the times at which its log grew."""
-
-    def patience(self) -> float:
-        """Return the seconds without a record after which the run may have stopped."""
-        # The second longest gap, because the longest may be a pause until someone resumed the run.
-        second = sorted(self.gaps)[-2] if len(self.gaps) > 1 else 0.0
-        return max(QUIET, 3 * second)
-
     def grew(self, written: float, event: int) -> None:
-        """Record that the log has grown to this event."""
+        """Record that the log of a simulation has grown to this event."""
         if self._grown:
             before, known = self._grown[-1]
             if event == known:
                 return
             gap = written - before
-            if gap > self.patience():  # a pause does not count in the rate
+            if gap > self.patience(None):  # a pause does not count in the rate
                 self._grown.clear()
-            self.gaps.append(gap)
+            self._gaps.append(gap)
         self._grown.append((written, event))
         while len(self._grown) > 2 and self._grown[1][0] < written - RATE_WINDOW:
             self._grown.popleft()
 
-
-class _LoggedPace(_Pace):
-    """The pace of a server, from the times in its log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._time: float | None = None
-
     def observe(self, record: Record) -> None:
-        """Add the next record of the log."""
+        """Add the next record of a server's log."""
         if isinstance(record, StartRecord):
             return
         if isinstance(record, RestartedRecord):
             self._time = None  # the gap before a restart is not part of the server's pace
             self._grown.clear()
         if self._time is not None:
-            self.gaps.append(record.time - self._time)
+            self._gaps.append(record.time - self._time)
         self._time = record.time
         if isinstance(record, ArrivalRecord | RejectedRecord):
             self._grown.append((record.time, record.event))
             if len(self._grown) > UPDATES:
                 self._grown.popleft()
 
-    def patience(self, start: StartRecord) -> float:
-        """Return the seconds without a record after which the server may have stopped.
-
-        A server writes a note at the deadline of a training, so a longer silence is unusual.
-        """
-        patience = max(SERVER_QUIET, 3 * max(self.gaps, default=0.0))
-        deadline = start.spec.get("server", {}).get("deadline")
-        if len(self.gaps) < 5 and isinstance(deadline, int | float):
+    def patience(self, server: StartRecord | None) -> float:
+        """Return the seconds without a record after which a run, or a server, may have stopped."""
+        if server is None:
+            # The second longest gap, as the longest may be a pause until someone resumed the run.
+            second = sorted(self._gaps)[-2] if len(self._gaps) > 1 else 0.0
+            return max(QUIET, 3 * second)
+        patience = max(SERVER_QUIET, 3 * max(self._gaps, default=0.0))
+        # A server writes a note at the deadline of a training, so a longer silence is unusual.
+        deadline = server.spec.get("server", {}).get("deadline")
+        if len(self._gaps) < 5 and isinstance(deadline, int | float):
             patience = max(patience, deadline)
         return patience
 
@@ -193,9 +178,10 @@ class _LoggedPace(_Pace):
 class LogFollower:
     """Follows one log; every byte is read and parsed once, whatever the number of polls."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, take: Callable[[Record], None] | None = None) -> None:
         self.folder = log.parent
         self.log = log
+        self._take = take  # called with every record, when the state has it
         self._was_alive = False  # whether the process that writes the log was ever seen alive
         self._has_died = False
         self._reset()
@@ -205,7 +191,7 @@ class LogFollower:
         self._file = GrowingFile(self.log)
         self._chain = Chain()
         self._checked: Position | None = None  # the end of a log that agrees with its summary
-        self._seen, self._logged = _ObservedPace(), _LoggedPace()
+        self._pace = _Pace()
 
     def poll(self, seconds: float | None = None) -> bool:
         """Read appended records for at most this many seconds; return whether all are read."""
@@ -223,6 +209,7 @@ class LogFollower:
                 ) from None
             if lines is None:
                 self.refuse_shortened()
+                self._refuse_other_log()
                 self._reset()
                 continue
             for line in lines:
@@ -234,12 +221,18 @@ class LogFollower:
             if self._file.unfinished and not is_cut_off(self._file.unfinished):
                 self._refuse()
             if not self._file.unread:
-                self._seen.grew(self._file.written, self.state.events)
+                if not self._is_server:
+                    self._pace.grew(self._file.written, self.state.events)
                 self._has_died = self._was_alive and not is_alive
                 self._was_alive |= is_alive
                 return True
             if until is not None and time.monotonic() >= until:
                 return False
+
+    def _refuse_other_log(self) -> None:
+        """Refuse a log that was replaced, if somebody has taken its first records already."""
+        if self._take is not None:
+            raise BadInput(f"{self.log} was truncated or replaced; start again with the new log")
 
     def refuse_shortened(self) -> None:
         """Refuse a log that is shorter than at the last checkpoint, because it was rotated."""
@@ -281,7 +274,9 @@ class LogFollower:
             self._refuse()
         self.state.apply(record)
         if self._is_server:
-            self._logged.observe(record)
+            self._pace.observe(record)
+        if self._take is not None:
+            self._take(record)
 
     def _refuse(self) -> None:
         verify_log(self.log)  # raises an error with the reason, if there is another one
@@ -362,10 +357,7 @@ class LogFollower:
     def _phase(self, quiet: float) -> Phase:
         if self.state.finished:
             return "finished"
-        if self.start is not None and self.start.is_server:
-            patience = self._logged.patience(self.start)
-        else:
-            patience = self._seen.patience()
+        patience = self._pace.patience(self.start if self._is_server else None)
         # If the system does not show locks, only the silence counts.
         is_silent = quiet > patience and not self._file.unread and not self._is_locked()
         if self._has_died or is_silent:
@@ -377,8 +369,8 @@ class LogFollower:
 
     def _rate(self) -> float | None:
         if self._is_server:
-            return self._logged.rate(0.0)
-        return None if self._file.unread else self._seen.rate(1.0)
+            return self._pace.rate(0.0)
+        return None if self._file.unread else self._pace.rate(1.0)
 
     def _checkpoint(self) -> int | None:
         found = (path.name for path in (self.folder / "checkpoint").glob("*[0-9]"))

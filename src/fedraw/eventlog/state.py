@@ -101,6 +101,7 @@ class RunState:
         self.start: StartRecord | None = None
         self.end: EndRecord | None = None
         self.limit: int | None = None  # the number of events to run
+        self.epoch: float | None = None  # unix seconds at the log's time 0, on a server
         self.events = 0  # updates that have reached the server, including refused ones
         self.time = 0.0  # of the last record
         self.version = 0
@@ -164,7 +165,7 @@ class RunState:
             take(self, record)
 
     def _begin(self, record: StartRecord) -> None:
-        self.start, self.limit = record, record.events
+        self.start, self.limit, self.epoch = record, record.events, record.epoch
         self._rare_labels = frozenset(record.rare_labels)
         self._participation = Participation(record.attacker)
         self._influence = Influence(record.influence)
@@ -300,6 +301,7 @@ class RunState:
             self.last_quarantines.appendleft(record)
 
     def _restart(self, record: RestartedRecord) -> None:
+        self.epoch = record.epoch
         self.changes.restarts += 1
         self.changes.down += record.gap
         self.last_restarts.appendleft(record)

@@ -298,21 +298,6 @@ class HasSummaries(Protocol):
         ...
 
 
-@runtime_checkable
-class HasEvaluations(Protocol):
-    """One finished seed in memory with its evaluations."""
-
-    @property
-    def summary(self) -> Mapping[str, Any]:
-        """The content of the seed's summary.json."""
-        ...
-
-    @property
-    def evaluations(self) -> Sequence[EvaluationRecord]:
-        """The evaluations of the run."""
-        ...
-
-
 AnyRun = HasSummary | HasSummaries | Path | str
 
 
@@ -669,12 +654,13 @@ def _with_goals(run: HasSummary | Mapping[str, Any], goals: Sequence[Goal]) -> M
         run = replace(run, summary={**run.summary, "folder": run.folder})
     if not goals:
         return run if isinstance(run, Mapping) else run.summary
-    if isinstance(run, Mapping) or not isinstance(run, HasEvaluations):
+    evaluations = getattr(run, "evaluations", None)
+    if isinstance(run, Mapping) or evaluations is None:
         raise BadInput(f"a goal such as {goals[0]} needs the evaluations of a run; give its folder")
     watches = [GoalWatch(goal) for goal in goals]
     for watch in watches:
-        watch.goal.require(run.summary["name"], run.evaluations)
-        watch.observe_all(run.evaluations)
+        watch.goal.require(run.summary["name"], evaluations)
+        watch.observe_all(evaluations)
     asked = {str(watch.goal): watch.costs() for watch in watches}
     return {**run.summary, "reached": {**run.summary["reached"], **asked}}
 

@@ -189,6 +189,7 @@ class LogFollower:
     def _reset(self) -> None:
         self.state = RunState(bounded=True)  # after all records that were read
         self._file = GrowingFile(self.log)
+        self._detail: tuple[int, RunDetail] | None = None  # and the bytes from which it is
         self._chain = Chain()
         self._checked: Position | None = None  # the end of a log that agrees with its summary
         self._pace = _Pace()
@@ -297,11 +298,6 @@ class LogFollower:
         return self._file.unread
 
     @property
-    def read(self) -> int:
-        """The number of bytes that are read."""
-        return self._file.position
-
-    @property
     def start(self) -> StartRecord | None:
         """The start record; None until it is read."""
         return self.state.start
@@ -337,8 +333,10 @@ class LogFollower:
         )
 
     def detail(self) -> RunDetail:
-        """Return the details of the run so far."""
-        return live.detail(self.state)
+        """Return the details of the run, computed again only if more of the log was read."""
+        if self._detail is None or self._detail[0] != self._file.position:
+            self._detail = self._file.position, live.detail(self.state)
+        return self._detail[1]
 
     def log_time(self, now: float) -> float:
         """Return the log's time at `now`, in unix seconds; it advances while a server runs."""

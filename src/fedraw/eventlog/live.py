@@ -291,8 +291,8 @@ def detail(state: RunState) -> RunDetail:
         reached=state.reached,
         history=ServerHistory(
             away=_incidents(reversed(state.away.values())),
-            changed=len(state.changes.clients),
-            restarts=state.changes.restarts,
+            changed=len(set().union(*state.changes.values())),
+            restarts=state.restarts,
             last_restarts=tuple(
                 Restart(own.event, own.gap, len(own.reasked)) for own in state.last_restarts
             ),

@@ -79,52 +79,54 @@ class StartRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedRecord:
+class _Happening:
+    """What every record has after the first one."""
+
+    kind: ClassVar[str]
+
+    event: int  # the number of the last update that has reached the server
+    time: float  # in seconds; see docs/reference/event-log.md
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedRecord(_Happening):
     """A client joins with these label counts, at the start or later."""
 
     kind: ClassVar = "joined"
 
-    event: int
-    time: float
     client: ClientId
     counts: Mapping[str, int]
     node: int | None = None  # the engine's number for the site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftRecord:
+class LeftRecord(_Happening):
     """A client leaves."""
 
     kind: ClassVar = "left"
 
-    event: int
-    time: float
     client: ClientId
     reason: str
     until: float | None = None  # the end of a quarantine, in the log's time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeclaredRecord:
+class DeclaredRecord(_Happening):
     """A client reports new label counts; a record without counts is a false claim."""
 
     kind: ClassVar = "declared"
 
-    event: int
-    time: float
     client: ClientId
     counts: Mapping[str, int] | None = None
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArrivalRecord:
+class ArrivalRecord(_Happening):
     """An update that the server accepted, and its effect."""
 
     kind: ClassVar = "arrival"
 
-    event: int
-    time: float
     client: ClientId
     start_time: float  # when the client received its model
     start_version: int
@@ -140,13 +142,11 @@ class ArrivalRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RejectedRecord:
+class RejectedRecord(_Happening):
     """An update that the server refused."""
 
     kind: ClassVar = "rejected"
 
-    event: int
-    time: float
     client: ClientId
     start_time: float
     reason: str
@@ -155,13 +155,11 @@ class RejectedRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LostRecord:
+class LostRecord(_Happening):
     """A training whose update never reached the server."""
 
     kind: ClassVar = "lost"
 
-    event: int
-    time: float
     client: ClientId
     start_time: float
     reason: str
@@ -169,13 +167,11 @@ class LostRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoubtedRecord:
+class DoubtedRecord(_Happening):
     """A client's updates contradict its label claim, or show a label that it did not claim."""
 
     kind: ClassVar = "doubted"
 
-    event: int
-    time: float
     client: ClientId
     label: Label
     claimed: float  # the label's share of the client's data, as the client claims
@@ -183,26 +179,22 @@ class DoubtedRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClearedRecord:
+class ClearedRecord(_Happening):
     """A doubt about a label claim is withdrawn."""
 
     kind: ClassVar = "cleared"
 
-    event: int
-    time: float
     client: ClientId
     label: Label
     presence: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoteRecord:
+class NoteRecord(_Happening):
     """A note for the operator, such as an overdue reply."""
 
     kind: ClassVar = "note"
 
-    event: int
-    time: float
     client: ClientId | None = None
     reason: str
     about: NoteTopic | None = None  # for programs, which do not read the reason
@@ -210,26 +202,22 @@ class NoteRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoresRecord:
+class ScoresRecord(_Happening):
     """The rarity scores that a change of members changed; None for a site that is not a member."""
 
     kind: ClassVar = "scores"
 
-    event: int
-    time: float
     cause: str
     before: Mapping[str, float | None]
     after: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationRecord:
+class EvaluationRecord(_Happening):
     """The evaluation of a global model."""
 
     kind: ClassVar = "evaluation"
 
-    event: int
-    time: float
     version: int
     metrics: Mapping[str, float | None]
     recall: Mapping[str, float | None]  # by label, in percent
@@ -256,13 +244,11 @@ class EvaluationRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestartedRecord:
+class RestartedRecord(_Happening):
     """The server continues after a restart."""
 
     kind: ClassVar = "restarted"
 
-    event: int
-    time: float
     epoch: float  # as in the start record, for all later records
     gap: float  # seconds for which the server was down
     reasked: Sequence[str]  # the sites that the server asks again
@@ -271,24 +257,20 @@ class RestartedRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContinuedRecord:
+class ContinuedRecord(_Happening):
     """Of servers of fedraw 0.2: here their log continued in the next file; no longer written."""
 
     kind: ClassVar = "continued"
 
-    event: int
-    time: float
     segment: int  # the number of the next file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndRecord:
+class EndRecord(_Happening):
     """The last record: the run is complete."""
 
     kind: ClassVar = "end"
 
-    event: int
-    time: float
     reason: str | None = None  # the limit that a server has reached, or why a run ended early
     costs: Mapping[str, float] | None = None  # as in an evaluation
 

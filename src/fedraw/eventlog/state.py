@@ -51,31 +51,10 @@ from fedraw.eventlog.summary import read_run
 TREND = 3
 # The most items that are kept: arrivals of one client, refusals, notes of each kind and restarts.
 ARRIVALS, LATEST = 64, 5
+# What members do after training began.
+CHANGES = ("joined", "left", "returned", "declared")
 # The most evaluations and the most recalls that a bounded state keeps.
 CURVE, CURVE_VALUES = 256, 200_000
-
-
-@dataclass
-class Changes:
-    """The number of joins, departures, returns and declarations after training began, by client."""
-
-    joined: Counter[ClientId] = field(default_factory=Counter)
-    left: Counter[ClientId] = field(default_factory=Counter)
-    returned: Counter[ClientId] = field(default_factory=Counter)
-    declared: Counter[ClientId] = field(default_factory=Counter)
-    restarts: int = 0
-    down: float = 0.0  # seconds without a server, over all restarts
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the changes as JSON; empty if there are none, as in most simulations."""
-        if not (self.clients or self.restarts):
-            return {}
-        return {key: _by_text(v) if isinstance(v, Counter) else v for key, v in vars(self).items()}
-
-    @property
-    def clients(self) -> set[ClientId]:
-        """Clients that joined late, left, or changed labels."""
-        return {*self.joined, *self.left, *self.returned, *self.declared}
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +93,7 @@ class RunState:
         self.rare: set[ClientId] = set()
         self.any_rare = False  # whether a client was ever rare
         self.given_up: dict[str, ClientId] = {}  # the last client to give up each label
-        self.changes = Changes()
+        self.changes: dict[str, Counter[ClientId]] = {kind: Counter() for kind in CHANGES}
         self._rare_labels: frozenset[str] = frozenset()
         # Updates: what each client has sent, which aggregations they were in.
         self.sites: dict[ClientId, Site] = {}
@@ -132,7 +111,8 @@ class RunState:
         self.last_restarts: deque[RestartedRecord] = deque(maxlen=LATEST)
         self.last_notes: deque[NoteRecord] = deque(maxlen=LATEST)
         self.last_quarantines: deque[LeftRecord] = deque(maxlen=LATEST)
-        self.notes = self.quarantines = 0
+        self.notes = self.quarantines = self.restarts = 0
+        self.down = 0.0  # seconds without a server, over all restarts
         # Evaluations
         self.recent: deque[EvaluationRecord] = deque(maxlen=2 * TREND)
         self.evaluated = 0
@@ -258,14 +238,14 @@ class RunState:
             self.size += 1
         self.away.pop(client, None)
         if record.event or record.time:  # founders join at event 0 and time 0
-            (self.changes.returned if known else self.changes.joined)[client] += 1
+            self.changes["returned" if known else "joined"][client] += 1
         site = self._site(client)
         site.joined, site.back_off = record.time, None
         self._hold(client, record.counts)
 
     def _declare(self, record: DeclaredRecord) -> None:
         if record.counts is not None:  # a false claim has no counts
-            self.changes.declared[record.client] += 1
+            self.changes["declared"][record.client] += 1
             self._give_up(record.client)
             self._hold(record.client, record.counts)
 
@@ -290,7 +270,7 @@ class RunState:
         if client in self.counts and client not in self.away:
             self.size -= 1
             self._influence.left(client, self.size)
-        self.changes.left[client] += 1
+        self.changes["left"][client] += 1
         self._give_up(client)
         self._site(client).back_off = None
         self.waiting.discard(client)
@@ -302,8 +282,8 @@ class RunState:
 
     def _restart(self, record: RestartedRecord) -> None:
         self.epoch = record.epoch
-        self.changes.restarts += 1
-        self.changes.down += record.gap
+        self.restarts += 1
+        self.down += record.gap
         self.last_restarts.appendleft(record)
         self.limit = self.limit if record.events is None else record.events or None
         for site in self.sites.values():  # the server asks all sites again
@@ -400,6 +380,15 @@ class RunState:
         """Return the mean weight of each client over the aggregations so far; see `Influence`."""
         return self._influence.by_client()
 
+    def _changes(self) -> dict[str, Any] | None:
+        if not self.restarts and not any(self.changes.values()):
+            return None  # as in most simulations
+        found = {
+            kind: {str(client): n for client, n in own.items()}
+            for kind, own in self.changes.items()
+        }
+        return {**found, "restarts": self.restarts, "down": self.down}
+
     def weights(self, arrival: ArrivalRecord) -> dict[ClientId, float]:
         """Return the weight of each client in the aggregation of the last arrival."""
         return self._influence.weights(arrival.buffer, arrival.weights)
@@ -443,7 +432,7 @@ class RunState:
             "confusion": last and last.confusion,
             "influence": {str(client): influence.get(client, 0.0) for client in self.counts},
             "label_influence": {str(label): value._asdict() for label, value in labels.items()},
-            "changes": self.changes.as_dict() or None,
+            "changes": self._changes(),
             "spec": start.spec if start else {},
         }
         always = ("name", "seed", "confusion")
@@ -457,10 +446,6 @@ def without_zeros(counts: Mapping[str, int]) -> Mapping[str, int]:
     {'cat': 2}
     """
     return counts if all(counts.values()) else {label: n for label, n in counts.items() if n}
-
-
-def _by_text(counts: Mapping[ClientId, int]) -> dict[str, int]:
-    return {str(client): n for client, n in counts.items()}
 
 
 # What changes with each kind of record; scores and the former records of segments change nothing.

@@ -490,10 +490,11 @@ def _client_ratio(data: ReportData, group: Group, kind: str) -> InfluenceRatio |
     influences, fair_shares = [], []
     for run, history in zip(group.runs, data.histories[group.name], strict=True):
         members, influence = CLIENT_KINDS[kind](history), run.summary["influence"]
-        total = sum(history.samples.values())
+        samples = history.samples
+        total = sum(samples.values())
         if members and total and run.summary["label_influence"]:
             influences.append(sum(influence.get(str(client), 0.0) for client in members))
-            fair_shares.append(sum(history.samples[client] for client in members) / total)
+            fair_shares.append(sum(samples[client] for client in members) / total)
     if len(influences) < len(group.runs):
         return None
     return _ratio(Stat.of(influences).mean, Stat.of(fair_shares).mean)

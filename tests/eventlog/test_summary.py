@@ -25,7 +25,7 @@ def test_a_client_is_rare_by_its_labels_at_the_arrival() -> None:
 def test_members_are_current_and_clients_include_departed_ones() -> None:
     summary = RunState.of(STORY)
     assert summary.members == ["east", "north"]
-    assert summary.clients == ["west", "east", "north"]
+    assert list(summary.counts) == ["west", "east", "north"]
     assert summary.rare_clients == []
 
 

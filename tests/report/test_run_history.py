@@ -118,7 +118,7 @@ def test_sites_may_join_and_leave() -> None:
     assert presence == [0, 100, 0, None, 0]  # the fourth was refused
     assert [point.rare_weight for point in history.points()] == [0, 75, 0, None, 0]
     assert history.samples == {"west": 4, "east": 2, "north": 2}
-    assert not history.rare
+    assert not history.state.rare
     assert history.rare_staleness == {1: 1}
     assert history.common_staleness == {0: 1, 2: 1, 4: 1}
 

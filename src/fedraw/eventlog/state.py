@@ -305,6 +305,11 @@ class RunState:
         return self._participation.arrivals
 
     @property
+    def attacker(self) -> ClientId | None:
+        """The client that misreports its labels, if there is one."""
+        return self.start.attacker if self.start else None
+
+    @property
     def counts(self) -> dict[ClientId, Mapping[str, int]]:
         """The latest label counts of all clients that ever took part."""
         if self._founders is not None:
@@ -312,11 +317,6 @@ class RunState:
             self._counts.update(founders)
             self._founders = None
         return self._counts
-
-    @property
-    def clients(self) -> list[ClientId]:
-        """All clients that ever took part."""
-        return list(self.counts)
 
     @property
     def members(self) -> list[ClientId]:

@@ -191,7 +191,7 @@ def weights(data: ReportData) -> Drawing | None:
         share
         for histories in data.histories.values()
         for history in histories
-        if history.rare and (share := share_of(history.rare, history.samples)) is not None
+        if (own := history.state.rare) and (share := share_of(own, history.samples)) is not None
     ]
     mark = fmean(fair) if fair else None
     rare = "Rare clients together (%)" + (" · dotted: their samples" if fair else "")

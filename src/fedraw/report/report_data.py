@@ -111,7 +111,7 @@ def _read(log: Path) -> tuple[Run, RunHistory]:
     history = RunHistory()
     for record in read_run(log):
         history.observe(record)
-    if history.state.start is None or not history.state.clients:
+    if history.state.start is None or not history.state.counts:
         raise BadInput(
             f"{log} has no clients, because the run never began; leave the run out, or run it again"
         )
@@ -209,19 +209,9 @@ class RunHistory:
                 self._aggregate(record)
 
     @property
-    def rare(self) -> Collection[ClientId]:
-        """Clients whose latest counts have a rare label, including clients that have left."""
-        return self.state.rare
-
-    @property
     def samples(self) -> dict[ClientId, int]:
         """The number of samples of all clients that ever took part."""
         return {client: sum(held.values()) for client, held in self.state.counts.items()}
-
-    @property
-    def attacker(self) -> ClientId | None:
-        """The client that misreports its labels."""
-        return self.state.start.attacker if self.state.start else None
 
     def points(self) -> list[HistoryPoint]:
         """Return one point for each bin up to the last aggregation."""

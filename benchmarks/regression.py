@@ -18,8 +18,8 @@ from sklearn.datasets import load_diabetes, load_digits, make_friedman1
 from fedraw.core.linear_head import PARTS, LinearHead, oas
 from fedraw.core.sums import Sums, on_grid
 from fedraw.core.types import Floats
+from fedraw.eventlog.metrics import r_squared
 from fedraw.learning.feature_maps import relu
-from fedraw.metrics.regression import r_squared
 
 DRAWS = 8
 COLUMNS = ("auto", "0", "oas", "best", "standardised")

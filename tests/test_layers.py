@@ -19,7 +19,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 MAY_IMPORT = {
     "core": {"errors"},
     "storage": {"errors", "core"},
-    "eventlog": {"errors", "core", "storage", "metrics"},
+    "eventlog": {"errors", "core", "storage"},
     "auditing": {"errors", "core", "storage", "eventlog", "strategies", "pages"},
     "pages": {"errors", "storage"},
     "dashboard": {"errors", "core", "eventlog", "pages"},
@@ -29,8 +29,7 @@ MAY_IMPORT = {
     "simulation": {"errors", "core", "storage", "eventlog", "strategies"},
     "learning": {"errors", "core", "storage"},
     "data": {"errors", "core", "storage"},
-    "metrics": {"errors", "core"},
-    "server": {"errors", "core", "storage", "eventlog", "strategies", "metrics", "privacy"},
+    "server": {"errors", "core", "storage", "eventlog", "strategies", "privacy"},
     # A site that sends sums computes features; a server reads only the digest of their map.
     "flower": {"errors", "core", "learning", "strategies", "server", "privacy"},
     "flare": {"errors", "core", "strategies", "server"},
@@ -43,10 +42,9 @@ MAY_IMPORT = {
         "simulation",
         "learning",
         "data",
-        "metrics",
         "privacy",
     },
-    "report": {"errors", "core", "eventlog", "strategies", "metrics", "experiment", "pages"},
+    "report": {"errors", "core", "eventlog", "strategies", "experiment", "pages"},
     "cli": {
         "errors",
         "core",

@@ -6,7 +6,7 @@ import pytest
 
 from fedraw.errors import BadInput
 from fedraw.eventlog.records import JoinedRecord
-from fedraw.eventlog.summary import RunSummary
+from fedraw.eventlog.state import RunState
 from fedraw.experiment.spec import Spec
 from fedraw_studies.artefacts import (
     BEYOND,
@@ -234,7 +234,7 @@ def test_a_summary_has_every_metric_that_is_not_derived() -> None:
     derived |= {f"as {number}" for number in range(10)}
     asked = {metric for artefact in PAPER.values() for metric in artefact.columns}
     joined = JoinedRecord(event=0, time=0.0, client=0, counts={"a": 1})
-    empty = RunSummary.of([joined]).as_dict()
+    empty = RunState.of([joined]).summary()
     assert asked - derived <= set(empty["metrics"])
 
 

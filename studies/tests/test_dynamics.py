@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from fedraw.errors import BadInput
-from fedraw.eventlog.dynamics import Dynamics
 from fedraw.eventlog.records import JoinedRecord
-from fedraw.eventlog.summary import RunSummary
+from fedraw.eventlog.state import RunState
 from fedraw.experiment.cells import run_cells
 from fedraw.experiment.options import Options
 from fedraw.experiment.result import SeedResult
@@ -95,7 +94,7 @@ def test_the_tables_of_the_paper_are_all_there() -> None:
         "Table III", "Table IV", "Table S6", "Table S8", "Table S10", "Gain", "Contrast",
     ]  # fmt: skip
     assert [len(a.rows) for a in artefacts.values()] == [8, 6, 3, 6, 6, 7, 2]
-    known = set(Dynamics([0], attacker=1).metrics())
+    known = set(RunState().participation())
     for row in (row for artefact in artefacts.values() for row in artefact.rows):
         assert row.paper.keys() <= known
         assert row.spec.training.kind == "none"
@@ -223,5 +222,5 @@ def test_the_committed_document_is_whole_and_counts_as_the_documentation_does() 
 def test_a_summary_names_every_metric_the_tables_ask_for() -> None:
     asked = {metric for a in load_dynamics() for row in a.rows for metric in row.paper}
     joined = JoinedRecord(event=0, time=0.0, client=0, counts={"a": 1})
-    empty = RunSummary.of([joined]).as_dict()
+    empty = RunState.of([joined]).summary()
     assert asked <= set(empty["metrics"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedraw.eventlog.measures import RARE_GOALS
+from fedraw.eventlog.goals import RARE_GOALS
 from fedraw_studies.artefacts import LATE, Scale
 from fedraw_studies.cells import CellFiles, CellRecord
 from fedraw_studies.execute import Machine

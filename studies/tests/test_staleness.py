@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.eventlog.logs import arrival
+from tests.eventlog.logs import arrival, record
 
 from fedraw.auditing.presence import arrival_shares
 from fedraw.core.randomness import Streams
 from fedraw.core.types import Floats, Ints
 from fedraw.errors import BadInput
-from fedraw.eventlog.dynamics import Dynamics
+from fedraw.eventlog.state import RunState
 from fedraw.simulation.speeds import Speeds, mean_seconds
 from fedraw_studies.theory.staleness import (
     client_staleness,
@@ -28,11 +28,13 @@ EVENTS = 5000
 
 def measured(order: tuple[int, ...], group: set[int]) -> tuple[float, float] | None:
     """What the project's metrics say of one order of arrivals."""
-    metrics, handed = Dynamics(group), dict.fromkeys(range(10), 0)
+    state, handed = RunState.of([record("start", rare_labels=["owl"])]), dict.fromkeys(range(10), 0)
+    for client in group:
+        state.apply(record("joined", client=client, counts={"owl": 1}))
     for event, client in enumerate(order, start=1):
         stale, handed[client] = event - handed[client], event
-        metrics.observe(arrival(client=client, staleness_events=stale))
-    told = metrics.metrics()
+        state.apply(arrival(client=client, staleness_events=stale))
+    told = state.participation()
     mean, worst = told["RareMeanStale"], told["RareMaxStale"]
     return None if mean is None or worst is None else (mean, worst)
 

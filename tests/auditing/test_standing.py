@@ -14,7 +14,7 @@ from fedraw.auditing.methods import Weighting
 from fedraw.auditing.presence import Groups
 from fedraw.auditing.standing import LabelWeights
 from fedraw.core.labels import LabelTable
-from fedraw.eventlog.influence import label_influence
+from fedraw.eventlog.metrics import label_influence
 
 COUNTS = st.lists(
     st.dictionaries(st.sampled_from("abcde"), st.integers(1, 500), min_size=1),

@@ -14,12 +14,12 @@ from tests.eventlog import federation_log
 from tests.eventlog.logs import as_bytes, record
 
 from fedraw.errors import BadInput
-from fedraw.eventlog import follow, status
+from fedraw.eventlog import follow
 from fedraw.eventlog.follow import LogFollower, RunsFollower
+from fedraw.eventlog.live import BufferSlot
 from fedraw.eventlog.log_file import read_log
 from fedraw.eventlog.records import Record, StartRecord, to_fields
-from fedraw.eventlog.status import BufferSlot
-from fedraw.eventlog.summary import RunSummary
+from fedraw.eventlog.state import CURVE, LATEST, TREND, RunState
 from fedraw.storage.lock import FolderLock
 
 T = 1_700_000_000.0  # when the last byte was written
@@ -162,7 +162,7 @@ def test_only_what_was_appended_is_read_and_parsed(
     read.clear()
     assert run.poll()
     assert sum(read) == known
-    assert run.summary.events == 1005
+    assert run.state.events == 1005
 
 
 @pytest.mark.parametrize("piece", [1, 7, 100, 1 << 18])
@@ -170,32 +170,32 @@ def test_the_size_of_a_read_does_not_change_the_result(
     piece: int, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "PIECE", piece)
-    whole = RunSummary.of(read_log(log)).as_dict()
+    whole = RunState.of(read_log(log)).summary()
     content = log.read_bytes()
     log.write_bytes(b"")
     run = LogFollower(log)
     for start in range(0, len(content), 333):
         append(log, content[start : start + 333], T)
         assert run.poll()
-    assert run.summary.as_dict() == whole
+    assert run.state.summary() == whole
 
 
 def test_an_incomplete_line_is_not_read_yet(log: Path) -> None:
     line = as_bytes([arrival(5, "c", "bc", [0.5, 0.5])], after=log)
     append(log, line[:40], T)
     run = followed(log)
-    assert run.summary.events == 4
+    assert run.state.events == 4
     assert run.status(T + 999).state == "stopped"
     append(log, line[40:], T)
     assert run.poll()
-    assert run.summary.events == 5
+    assert run.state.events == 5
 
 
 def test_a_truncated_log_is_read_again(log: Path) -> None:
     run = followed(log)
     write(log, STORY[:6])
     assert run.poll()
-    assert run.summary.events == 2
+    assert run.state.events == 2
     assert run.detail() == followed(log).detail()
     assert run.detail().rejected == {}
 
@@ -219,7 +219,7 @@ def test_reading_stops_after_its_time_and_continues_later(
         assert run.status(T).unread > 0
         assert run.status(T).rate is None
     assert looks == -(-log.stat().st_size // 200)
-    assert run.summary.events == 4
+    assert run.state.events == 4
 
 
 def test_memory_is_bounded(tmp_path: Path) -> None:
@@ -227,12 +227,12 @@ def test_memory_is_bounded(tmp_path: Path) -> None:
     refused = [rejected(event, "c") for event in range(3001, 3101)]
     run = followed(write(tmp_path / "events.jsonl", [START, *JOINED, *many, *refused]))
     curve = run.detail().curve
-    assert len(curve) <= status.CURVE + 1
+    assert len(curve) <= CURVE + 1
     assert (curve[0].event, curve[-1].event) == (1, 3000)
     gaps = {b.event - a.event for a, b in pairwise(curve[:-1])}
     assert len(gaps) == 1, "thinned out evenly"
-    assert len(run.summary.evaluations) == 2 * status.TREND
-    assert len(run.detail().refusals) == status.REFUSALS
+    assert len(run.state.recent) == 2 * TREND
+    assert len(run.detail().refusals) == LATEST
     assert run.detail().refusals[0].event == 3100
     assert run.detail().rejected == {"c": 100}
 
@@ -493,7 +493,7 @@ def test_memory_for_a_server_is_bounded(tmp_path: Path) -> None:
     run = followed(write(tmp_path / "events.jsonl", [*federation_log.STORY, *([note] * 1000)]))
     history = run.detail().history
     assert history.notes == 1002
-    assert len(history.last_notes) <= 2 * status.NOTES
+    assert len(history.last_notes) <= 2 * LATEST
     assert history.last_notes[0].reason == federation_log.QUARANTINED
 
 

@@ -9,11 +9,11 @@ from tests.eventlog.federation_log import END, START, STORY, arrival, member
 from tests.eventlog.logs import record
 
 from fedraw.eventlog.records import Record
-from fedraw.eventlog.summary import RunSummary
+from fedraw.eventlog.state import RunState
 
 
 def test_a_client_is_rare_by_its_labels_at_the_arrival() -> None:
-    dynamics = RunSummary.of(STORY).dynamics()
+    dynamics = RunState.of(STORY).participation()
     # Four arrivals, all aggregated; "north" is rare only at the second.
     assert dynamics["BufPres"] == 25
     assert dynamics["RarePart"] == 25
@@ -23,14 +23,14 @@ def test_a_client_is_rare_by_its_labels_at_the_arrival() -> None:
 
 
 def test_members_are_current_and_clients_include_departed_ones() -> None:
-    summary = RunSummary.of(STORY)
-    assert summary.members == ["north", "east"]
-    assert summary.clients == ["west", "east", "north"]
+    summary = RunState.of(STORY)
+    assert summary.members == ["east", "north"]
+    assert list(summary.counts) == ["west", "east", "north"]
     assert summary.rare_clients == []
 
 
 def test_a_departed_client_counts_for_its_updates() -> None:
-    content = RunSummary.of(STORY).as_dict()
+    content = RunState.of(STORY).summary()
     assert content["influence"] == {"west": 0.4375, "east": 0.125, "north": 0.4375}
     assert content["rejected"] == {"west": 1}
     assert content["events"] == 5
@@ -49,14 +49,14 @@ def test_a_departed_rare_client_still_counts_as_rare_in_the_buffer() -> None:
         member("left", 1, 2.0, "north", reason="out of reach"),
         arrival(2, 3.0, "west", ["north", "west"], [0.5, 0.5]),
     ]
-    summary = RunSummary.of(records)
-    assert summary.dynamics()["BufPres"] == 100
+    summary = RunState.of(records)
+    assert summary.participation()["BufPres"] == 100
     assert summary.rare_clients == ["north"]
-    assert summary.as_dict()["metrics"]["RareInfluence"] == 50
+    assert summary.summary()["metrics"]["RareInfluence"] == 50
 
 
 def test_changes_are_counted_by_site() -> None:
-    assert RunSummary.of([*STORY, END]).as_dict()["changes"] == {
+    assert RunState.of([*STORY, END]).summary()["changes"] == {
         "joined": {"north": 1},
         "left": {"east": 1, "west": 1},
         "returned": {"east": 1},
@@ -69,8 +69,8 @@ def test_changes_are_counted_by_site() -> None:
 def test_the_log_of_a_simulation_has_no_changes() -> None:
     claim = record("declared", client="east", reason="claims owls")
     records = [replace(START, attacker="east"), *STORY[1:3], claim, STORY[3]]
-    summary = RunSummary.of(records)
-    assert "changes" not in summary.as_dict()
+    summary = RunState.of(records)
+    assert "changes" not in summary.summary()
     assert summary.rare_clients == []
 
 
@@ -85,7 +85,7 @@ def test_a_cached_update_has_weight_one_nth_of_the_current_members() -> None:
         member("left", 2, 4.0, "a", reason="out of reach"),
         arrival(3, 5.0, "c", ["a", "c"], [0.5, 0.5]),
     ]
-    influence = RunSummary.of(records).as_dict()["influence"]
+    influence = RunState.of(records).summary()["influence"]
     assert influence["a"] == pytest.approx((1 / 2 + 1 / 3) / 3)
     assert influence["b"] == pytest.approx((1 / 3 + 1 / 2) / 3)
     assert influence["c"] == pytest.approx(1 / 2 / 3)
@@ -93,17 +93,17 @@ def test_a_cached_update_has_weight_one_nth_of_the_current_members() -> None:
 
 def test_a_site_that_joins_twice_is_one_member() -> None:
     again = [member("joined", 1, 2.0, "west", counts={"cat": 1})]
-    assert len(RunSummary.of([*STORY[:4], *again]).members) == 2
+    assert len(RunState.of([*STORY[:4], *again]).members) == 2
     gone = [member("left", 1, 3.0, "west", reason="")] * 2
-    assert RunSummary.of([*STORY[:4], *gone]).members == ["east"]
+    assert RunState.of([*STORY[:4], *gone]).members == ["east"]
 
 
 def test_a_cleared_client_is_no_longer_doubted() -> None:
     doubted = record("doubted", event=3, client="a", label="owl")
     other = record("doubted", event=4, client="a", label="cat")
     cleared = record("cleared", event=9, client="a", label="owl", presence=1.0)
-    assert RunSummary.of([doubted, other, doubted]).doubted == {"a": ["cat", "owl"]}
-    assert RunSummary.of([doubted, other, cleared]).doubted == {"a": ["cat"]}
-    assert RunSummary.of([*STORY, doubted]).as_dict()["doubted"] == {"a": ["owl"]}
-    assert "doubted" not in RunSummary.of([*STORY, doubted, cleared]).as_dict()
-    assert RunSummary.of([cleared]).doubted == {}
+    assert RunState.of([doubted, other, doubted]).doubted == {"a": ["cat", "owl"]}
+    assert RunState.of([doubted, other, cleared]).doubted == {"a": ["cat"]}
+    assert RunState.of([*STORY, doubted]).summary()["doubted"] == {"a": ["owl"]}
+    assert "doubted" not in RunState.of([*STORY, doubted, cleared]).summary()
+    assert RunState.of([cleared]).doubted == {}

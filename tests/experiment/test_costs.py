@@ -12,7 +12,7 @@ from tests.experiment.small_runs import same
 import fedraw
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.compare import compare
-from fedraw.eventlog.measures import Goal
+from fedraw.eventlog.goals import Goal
 from fedraw.eventlog.records import LostRecord
 from fedraw.experiment.options import Options
 from fedraw.experiment.runner import run_seed

@@ -18,7 +18,7 @@ from fedraw.core.sums import digest
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import paired
 from fedraw.eventlog.follow import LogFollower
-from fedraw.eventlog.measures import Goal
+from fedraw.eventlog.goals import Goal
 from fedraw.experiment.options import Options
 from fedraw.experiment.runner import run_seed
 from fedraw.experiment.scenario import Scenario

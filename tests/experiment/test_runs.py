@@ -19,9 +19,9 @@ from fedraw.core.rarity import rarity_scores
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.compare import compare
 from fedraw.eventlog.log_file import read_log
-from fedraw.eventlog.measures import METRICS
+from fedraw.eventlog.metrics import METRICS
 from fedraw.eventlog.records import JoinedRecord, Record
-from fedraw.eventlog.summary import RunSummary
+from fedraw.eventlog.state import RunState
 from fedraw.experiment.clients import draw_clients
 from fedraw.experiment.options import Options
 from fedraw.experiment.result import SeedResult
@@ -72,7 +72,7 @@ def test_all_asynchronous_methods_meet_the_same_arrivals(tmp_path: Path) -> None
 
 def test_the_summary_is_what_the_log_comes_to(tmp_path: Path) -> None:
     result = run_seed(small(), 1, tmp_path)
-    again = RunSummary.of(read_log(tmp_path / "events.jsonl")).as_dict()
+    again = RunState.of(read_log(tmp_path / "events.jsonl")).summary()
     assert again == result.summary
     written = json.loads((tmp_path / "summary.json").read_text())
     assert {key: written[key] for key in result.summary} == result.summary

@@ -19,7 +19,7 @@ from torch import nn
 
 import fedraw
 from fedraw.errors import BadInput
-from fedraw.eventlog.measures import Goal
+from fedraw.eventlog.goals import Goal
 from fedraw.eventlog.records import JoinedRecord, Record, StartRecord
 from fedraw.strategies.catalog import CATALOG, Method
 from fedraw.strategies.fedfa import FedFaState

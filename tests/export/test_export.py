@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> Path:
 def test_csv_files_have_all_values(run: Path, tmp_path: Path) -> None:
     (done,) = export_runs([run], TARGETS["csv"], tmp_path / "out")
     assert (done.name, done.evaluations, done.arrivals) == ("fedraw-seed-7", 2, 2)
-    assert done.series.finished
+    assert done.finished
     folder = tmp_path / "out/fedraw-seed-7"
     rows = list(csv.DictReader((folder / "evaluations.csv").read_text().splitlines()))
     found = {(row["event"], row["series"]): float(row["value"]) for row in rows}
@@ -85,7 +85,7 @@ def test_following_continues_to_the_end_of_the_run(tmp_path: Path) -> None:
     writer.start()
     (done,) = export_runs([log.parent], TARGETS["csv"], tmp_path / "out", follow=True)
     writer.join()
-    assert (done.evaluations, done.arrivals, done.series.finished) == (1, 4, True)
+    assert (done.evaluations, done.arrivals, done.finished) == (1, 4, True)
 
 
 def test_following_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_following_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("fedraw.export.export.time.sleep", press_ctrl_c)
     log = write(tmp_path / "server/events.jsonl", STORY)
     (done,) = export_runs([log.parent], TARGETS["csv"], tmp_path / "out", follow=True)
-    assert (done.evaluations, done.series.finished) == (1, False)
+    assert (done.evaluations, done.finished) == (1, False)
 
 
 @pytest.mark.parametrize("to", [[], ["--to", "excel"]])

@@ -8,7 +8,7 @@ import matplotlib
 import pytest
 
 from fedraw.errors import MissingExtra
-from fedraw.eventlog.status import EvaluationPoint
+from fedraw.eventlog.live import EvaluationPoint
 from fedraw.report.drawing import COLOURS, METHOD_COLOURS, line_styles, svg_of
 from fedraw.report.figures import MAX_POINTS, PANELS, accuracy, curve_of
 

@@ -11,21 +11,19 @@ from tests.eventlog.federation_log import START, STORY
 from tests.eventlog.logs import record
 
 from fedraw.eventlog.records import Record
-from fedraw.eventlog.summary import RunSummary
 from fedraw.report.report_data import BINS, QUANTILES, RunHistory, spread_of
 
 
 def history_of(
     arrivals: list[Record], clients: dict[str, dict[str, int]], **start: Any
-) -> tuple[RunHistory, RunSummary]:
-    """Read the records as one log, into a history and a summary."""
-    history, summary = RunHistory(), RunSummary()
+) -> RunHistory:
+    """Read the records as one log."""
+    history = RunHistory()
     records = [record("start", rare_labels=["owl"], **start)]
     records += [record("joined", client=c, counts=n) for c, n in clients.items()]
     for known in [*records, *arrivals]:
         history.observe(known)
-        summary.observe(known)
-    return history, summary
+    return history
 
 
 def arrival(event: int, client: str, buffer: list[str], weights: list[float]) -> Record:
@@ -45,7 +43,7 @@ CLIENTS = {"a": {"owl": 1, "cat": 1}, "b": {"cat": 5}, "c": {"cat": 5}}
 
 def test_the_weight_of_a_client_is_the_sum_of_its_slots() -> None:
     arrivals = [arrival(1, "b", ["b", "a", "b"], [0.3, 0.4, 0.3])]
-    history, _ = history_of(arrivals, CLIENTS, events=1)
+    history = history_of(arrivals, CLIENTS, events=1)
     (point,) = history.points()
     assert point.largest == 60
     assert point.rare_weight == 40
@@ -54,7 +52,7 @@ def test_the_weight_of_a_client_is_the_sum_of_its_slots() -> None:
 
 def test_with_cached_updates_all_clients_have_the_same_weight() -> None:
     arrivals = [arrival(1, "b", ["b"], [1.0]), arrival(2, "a", ["a"], [1.0])]
-    history, _ = history_of(arrivals, CLIENTS, events=2, influence="cache")
+    history = history_of(arrivals, CLIENTS, events=2, influence="cache")
     first, second = history.points()
     assert first.rare_weight == 0
     assert second.rare_weight == pytest.approx(100 / 3)
@@ -63,13 +61,13 @@ def test_with_cached_updates_all_clients_have_the_same_weight() -> None:
 
 def test_bins_without_an_aggregation_are_undefined() -> None:
     arrivals = [arrival(1, "a", [], []), arrival(2, "b", ["a", "b"], [0.5, 0.5])]
-    history, _ = history_of(arrivals, CLIENTS, events=2)
+    history = history_of(arrivals, CLIENTS, events=2)
     assert history.points()[0][2:] == (None, None, None, None)
     assert history.points()[1].presence == 100
 
 
 def test_without_rare_clients_only_the_largest_weight_is_defined() -> None:
-    history, _ = history_of([arrival(1, "b", ["b"], [1.0])], {"b": {"cat": 1}}, events=1)
+    history = history_of([arrival(1, "b", ["b"], [1.0])], {"b": {"cat": 1}}, events=1)
     assert history.points()[0][2:] == (None, None, 100, None)
 
 
@@ -81,7 +79,7 @@ def test_the_bins_agree_with_the_summary(order: list[str], wanted: int) -> None:
         )
         for event, client in enumerate(order, start=1)
     ]
-    history, summary = history_of(arrivals, CLIENTS, events=wanted)
+    history = history_of(arrivals, CLIENTS, events=wanted)
     points = history.points()
     assert len(points) <= min(BINS, max(wanted, 1))
     width = max(1, wanted / BINS)
@@ -89,7 +87,7 @@ def test_the_bins_agree_with_the_summary(order: list[str], wanted: int) -> None:
         min(int((e - 1) / width), min(BINS, wanted) - 1) for e in range(1, len(order) + 1)
     )
     total = sum((points[n].presence or 0) * count for n, count in counts.items())
-    presence = summary.dynamics()["BufPres"]
+    presence = history.state.participation()["BufPres"]
     assert presence is not None
     assert abs(total / len(order) - presence) < 1e-6
     rare = sum(history.rare_staleness.values())
@@ -120,7 +118,7 @@ def test_sites_may_join_and_leave() -> None:
     assert presence == [0, 100, 0, None, 0]  # the fourth was refused
     assert [point.rare_weight for point in history.points()] == [0, 75, 0, None, 0]
     assert history.samples == {"west": 4, "east": 2, "north": 2}
-    assert not history.rare
+    assert not history.state.rare
     assert history.rare_staleness == {1: 1}
     assert history.common_staleness == {0: 1, 2: 1, 4: 1}
 

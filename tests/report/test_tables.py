@@ -10,7 +10,8 @@ from rich.console import Console, Group
 from rich.table import Table
 
 from fedraw.eventlog.compare import ComparisonRow, PairedDifference, Stat
-from fedraw.eventlog.measures import METRICS, Goal, Reached
+from fedraw.eventlog.goals import Goal, Reached
+from fedraw.eventlog.metrics import METRICS
 from fedraw.report import tables
 from fedraw.report.tables import grid
 

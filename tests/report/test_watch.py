@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedraw.eventlog.status import (
+from fedraw.eventlog.live import (
     BufferSlot,
     EvaluationPoint,
     Incident,
     LabelRisk,
     LabelTrend,
+    Phase,
     Restart,
     RunDetail,
-    RunState,
     RunStatus,
     ServerHistory,
 )
@@ -182,7 +182,7 @@ def test_several_runs_are_listed() -> None:
 
 
 def test_many_runs_on_a_low_screen_leave_room_for_the_details() -> None:
-    counts: dict[RunState, int] = {"finished": 20, "stopped": 5, "running": 2}
+    counts: dict[Phase, int] = {"finished": 20, "stopped": 5, "running": 2}
     states = [state for state, count in counts.items() for _ in range(count)]
     runs = [replace(RUN, seed=seed, state=state) for seed, state in enumerate(states)]
     frame = Frame(runs, runs[-1], DETAIL)

@@ -26,7 +26,7 @@ from fedraw.dashboard.watcher import Watcher
 from fedraw.errors import BadInput, FedrawError
 from fedraw.eventlog.compare import compare
 from fedraw.eventlog.follow import LogFollower, RunsFollower
-from fedraw.eventlog.log_file import LogTail, find_logs, read_log
+from fedraw.eventlog.log_file import find_logs, read_log
 from fedraw.experiment.result import load
 from fedraw.export import TARGETS, export_runs
 from fedraw.report.report_data import read_report_data
@@ -115,7 +115,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "find a later file": lambda folder: find_logs(folder / "events.000002.jsonl"),
     "replay": lambda folder: read_trace(folder / "events.jsonl"),
     "report": lambda folder: list(read_report_data([folder]).groups),
-    "tail": lambda folder: list(LogTail(folder / "events.jsonl").read()),
     "watch": lambda folder: RunsFollower(folder).poll(),
 }
 

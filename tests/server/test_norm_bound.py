@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median_low
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,15 +15,12 @@ from tests.server.engine import LAYOUT, SIZE
 
 from fedraw.core.layout import Layout
 from fedraw.core.types import Vector
-from fedraw.core.update import Update
 from fedraw.server.admission import check_norm, scale_of
-from fedraw.server.journal import ArrivalFacts
-from fedraw.server.log import arrival_record
 from fedraw.server.tasks import Reply, Task, TrainReply
 from fedraw.strategies.fedbuff import FedBuff
 from fedraw.strategies.fedfa import FedFa
 from fedraw.strategies.fedraw import FedRAW
-from fedraw.strategies.protocol import Contents, Strategy
+from fedraw.strategies.protocol import Strategy
 from fedraw.strategies.qfedavg import QFedAvg
 
 Lie = Callable[[Task, TrainReply], Reply]
@@ -171,15 +167,6 @@ def test_a_loss_is_checked_only_if_the_strategy_uses_it(
     engine.sites["west"].reply = lambda _, honest: replace(honest, loss=float("inf"))
     engine.run(lambda: bool(engine.log("rejected")))
     assert "sent the loss inf, not a number from 0 on" in engine.log("rejected")[0]["reason"]
-
-
-def test_weights_that_are_not_finite_are_null_in_the_log() -> None:
-    """A user's own strategy may have such weights, and JSON has no NaN."""
-    contents = Contents(["north", "south"], [float("nan"), 0.5])
-    state: Any = SimpleNamespace(version=1, contents=contents)
-    update = Update("north", 0, np.zeros(SIZE, np.float32), 10)
-    record = arrival_record(1, update, ArrivalFacts(0.0, 0, 1.0, 2.0), 0, state)
-    assert record.weights == [None, 0.5]
 
 
 def test_a_robust_mean_limits_updates_just_below_the_bound(make_engine: MakeEngine) -> None:

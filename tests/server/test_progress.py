@@ -10,7 +10,7 @@ import pytest
 from tests.eventlog.federation_log import STORY, write
 from tests.server.conftest import MakeEngine
 
-from fedraw.eventlog.status import LabelRisk
+from fedraw.eventlog.live import LabelRisk
 from fedraw.server.progress import ServerProgress, progress_text
 
 

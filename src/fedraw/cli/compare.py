@@ -15,7 +15,7 @@ from fedraw.cli.options import Json
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import Comparison, PairedDifference, goal_words, paired
 from fedraw.eventlog.compare import compare as compare_runs
-from fedraw.eventlog.measures import Goal
+from fedraw.eventlog.goals import Goal
 from fedraw.report.tables import csv, latex, markdown, paired_table, text_table
 
 

@@ -27,7 +27,7 @@ def export(
 ) -> None:
     """Export evaluations, recall per label and arrivals to files, also while a run grows."""
     for run in export_runs(runs, TARGETS[to], out, follow=follow):
-        state = "finished" if run.series.finished else "not finished"
+        state = "finished" if run.finished else "not finished"
         parts = [counted(run.evaluations, "evaluation")]
         if run.arrivals is not None:
             parts.append(counted(run.arrivals, "arrival"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar, get_args
 
 from fedraw.core.text import printable
 from fedraw.dashboard.watcher import RunView
-from fedraw.eventlog.status import RunState
+from fedraw.eventlog.live import Phase
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
@@ -43,7 +43,7 @@ def _single(value: Callable[[RunView], float | None]) -> Callable[[RunView], Ite
 
 FAMILIES = (
     Family("run_state", "1 for the current state of the run.", ["state"],
-           lambda v: (((s,), v.status.state == s) for s in get_args(RunState))),
+           lambda v: (((s,), v.status.state == s) for s in get_args(Phase))),
     Family("run_readable",
            "1 if the event log can be read, 0 if it is damaged, missing or of another version.",
            [], _single(lambda v: v.problem is None)),

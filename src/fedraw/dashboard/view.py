@@ -10,9 +10,8 @@ from typing import Any
 
 from fedraw.dashboard.watcher import RunView
 from fedraw.eventlog.follow import plain
-from fedraw.eventlog.measures import MARKS, Goal
-from fedraw.eventlog.sites import SiteState
-from fedraw.eventlog.status import SHOWN, EvaluationPoint
+from fedraw.eventlog.goals import MARKS, Goal
+from fedraw.eventlog.live import SHOWN, EvaluationPoint, SiteState
 
 # The largest number of items that are shown of a long sequence.
 MOST_SITES, MOST_LABELS, MOST_LINES, MOST_SLOTS, MOST_NAMED = 200, 300, 16, 60, 12

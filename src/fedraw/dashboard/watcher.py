@@ -12,16 +12,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedraw.core.text import counted, one_line, several
 from fedraw.errors import BadInput
 from fedraw.eventlog.follow import LogFollower, run_names
+from fedraw.eventlog.live import RunDetail, RunStatus, SiteState, SiteStatus
 from fedraw.eventlog.log_file import LOG, find_logs, modified
 from fedraw.eventlog.records import StartRecord
-from fedraw.eventlog.sites import SiteState, SiteStatus
-from fedraw.eventlog.status import RunDetail, RunStatus
 
 LOGGER = logging.getLogger("fedraw.dashboard")
 
@@ -44,19 +43,11 @@ class WatchedRun:
     problem: str | None = None
     complete: bool = False
     stamp: tuple[int, ...] | None = None  # the version of the file that cannot be read
-    _cached_detail: tuple[tuple[int, bool], RunDetail] | None = field(default=None, repr=False)
 
     @property
     def id(self) -> str:
         """A short identifier for URLs."""
         return hashlib.blake2b(str(self.log).encode(errors="replace"), digest_size=6).hexdigest()
-
-    def detail(self) -> RunDetail:
-        """Return the details of the run, computed again only if more of the log was read."""
-        now = (self.follower.read, self.complete)
-        if self._cached_detail is None or self._cached_detail[0] != now:
-            self._cached_detail = (now, self.follower.detail())
-        return self._cached_detail[1]
 
     def poll(self, seconds: float) -> bool:
         """Read appended records for at most `seconds`; return whether none is left."""
@@ -231,10 +222,10 @@ class Watcher:
             id=run.id,
             method=start.name if start else "",
             status=follower.status(now, self._names.get(run.log)),
-            detail=run.detail(),
+            detail=follower.detail(),
             sites=follower.sites(now) if sites else (),
             site_counts=follower.site_counts(now),
-            time=follower.shown.time,
+            time=follower.state.time,
             log_time=follower.log_time(now),
             problem=run.problem,
             rare_labels=tuple(map(str, start.rare_labels)) if start else (),

@@ -2,15 +2,13 @@
 
 records    one frozen dataclass for each kind of record
 log_file   reads and writes logs; every line has a digest that covers all lines before it
-segments   the numbered files of a long log, read as one
-summary    replays a log into the summary of a run (summary.json)
-influence  the share of the global model that comes from each client and each label
-dynamics   buffer statistics: presence, participation, staleness and weights of rare clients
-costs      hours, bytes and energy of a run, and the costs of reaching a goal
-compare    several runs in one table
+state      the state of a run after its records, which every view asks
+metrics    the formula of every metric
+goals      when a run reached a value
+live       the sites, labels at risk and latest incidents of a running run
 follow     follows growing logs, for `fedraw watch` and the dashboard
-status     the status and details of a running run, and its labels at risk
-sites      the state of each client
+compare    several runs in one table
+summary    seals the summary of a finished run in summary.json
 
 `docs/reference/event-log.md` describes the format field by field.
 """
@@ -34,7 +32,7 @@ from fedraw.eventlog.records import (
     ScoresRecord,
     StartRecord,
 )
-from fedraw.eventlog.summary import RunSummary
+from fedraw.eventlog.state import RunState
 
 __all__ = [
     "FORMAT",
@@ -53,7 +51,7 @@ __all__ = [
     "Record",
     "RejectedRecord",
     "RestartedRecord",
-    "RunSummary",
+    "RunState",
     "ScoresRecord",
     "StartRecord",
     "find_logs",

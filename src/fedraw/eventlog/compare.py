@@ -24,20 +24,18 @@ from fedraw.core.settings import shown
 from fedraw.core.table import Table
 from fedraw.core.text import several
 from fedraw.errors import BadInput, nearest
-from fedraw.eventlog.costs import cost_columns
-from fedraw.eventlog.log_file import find_logs, read_log
-from fedraw.eventlog.measures import (
+from fedraw.eventlog.goals import RARE_GOALS, Goal, GoalWatch, Reached
+from fedraw.eventlog.log_file import find_logs
+from fedraw.eventlog.metrics import (
     METRICS,
-    RARE_GOALS,
-    Goal,
-    GoalWatch,
-    Reached,
+    cost_columns,
     further_metrics,
+    has_collapsed,
     is_shown_unasked,
+    majority_share,
 )
 from fedraw.eventlog.records import EvaluationRecord, StartRecord
-from fedraw.eventlog.summary import RunSummary, end_of_log
-from fedraw.metrics.accuracy import has_collapsed, majority_share
+from fedraw.eventlog.state import RunState
 
 
 @dataclass(frozen=True)
@@ -300,21 +298,6 @@ class HasSummaries(Protocol):
         ...
 
 
-@runtime_checkable
-class HasEvaluations(Protocol):
-    """One finished seed in memory with its evaluations."""
-
-    @property
-    def summary(self) -> Mapping[str, Any]:
-        """The content of the seed's summary.json."""
-        ...
-
-    @property
-    def evaluations(self) -> Sequence[EvaluationRecord]:
-        """The evaluations of the run."""
-        ...
-
-
 AnyRun = HasSummary | HasSummaries | Path | str
 
 
@@ -326,6 +309,12 @@ class Run:
     start: StartRecord
     evaluations: Sequence[EvaluationRecord]
     folder: Path
+
+    @classmethod
+    def of(cls, state: RunState, folder: Path) -> Run:
+        """Return the run of a log that has begun."""
+        assert state.start is not None
+        return cls(state.summary(), state.start, state.evaluations, folder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -651,12 +640,12 @@ def _not_a_run(thing: object) -> BadInput:
 
 
 def _read(log: Path) -> Run:
-    summary = RunSummary.of(read_log(log, until=end_of_log(log)))
-    if summary.start is None or not summary.finished:
+    state = RunState.read(log)
+    if not state.finished:
         raise BadInput(
             f"{log.parent} is not finished; continue it with resume=True, or leave it out"
         )
-    return Run(summary.as_dict(), summary.start, summary.evaluations, log.parent)
+    return Run.of(state, log.parent)
 
 
 def _with_goals(run: HasSummary | Mapping[str, Any], goals: Sequence[Goal]) -> Mapping[str, Any]:
@@ -665,12 +654,13 @@ def _with_goals(run: HasSummary | Mapping[str, Any], goals: Sequence[Goal]) -> M
         run = replace(run, summary={**run.summary, "folder": run.folder})
     if not goals:
         return run if isinstance(run, Mapping) else run.summary
-    if isinstance(run, Mapping) or not isinstance(run, HasEvaluations):
+    evaluations = getattr(run, "evaluations", None)
+    if isinstance(run, Mapping) or evaluations is None:
         raise BadInput(f"a goal such as {goals[0]} needs the evaluations of a run; give its folder")
     watches = [GoalWatch(goal) for goal in goals]
     for watch in watches:
-        watch.goal.require(run.summary["name"], run.evaluations)
-        watch.observe_all(run.evaluations)
+        watch.goal.require(run.summary["name"], evaluations)
+        watch.observe_all(evaluations)
     asked = {str(watch.goal): watch.costs() for watch in watches}
     return {**run.summary, "reached": {**run.summary["reached"], **asked}}
 

@@ -12,13 +12,15 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 from fedraw.errors import BadInput
+from fedraw.eventlog import live
 from fedraw.eventlog.compare import distinct_names, identity
+from fedraw.eventlog.live import Phase, RunDetail, RunStatus, SiteState, SiteStatus
 from fedraw.eventlog.log_file import (
     Chain,
     Position,
@@ -36,9 +38,8 @@ from fedraw.eventlog.records import (
     RestartedRecord,
     StartRecord,
 )
-from fedraw.eventlog.sites import SiteState, SiteStatus
-from fedraw.eventlog.status import RunDetail, RunProgress, RunState, RunStatus
-from fedraw.eventlog.summary import RunSummary, end_of_log
+from fedraw.eventlog.state import RunState
+from fedraw.eventlog.summary import end_of_log
 from fedraw.storage.lock import LOCK, is_locked
 
 # A run may have stopped if its log has not grown for this many seconds. A server writes nothing
@@ -116,11 +117,12 @@ class GrowingFile:
 
 
 class _Pace:
-    """The times and events at which a log grew, and the rate that follows from them."""
+    """The rate at which a log grows: by its own times on a server, else by those of its writes."""
 
     def __init__(self) -> None:
-        self.gaps: deque[float] = deque(maxlen=GAPS)
+        self._gaps: deque[float] = deque(maxlen=GAPS)
         self._grown: deque[tuple[float, int]] = deque()
+        self._time: float | None = None  # of the last record of a server
 
     def rate(self, least: float) -> float | None:
         """Return the events per second; None if the log was followed for less than `least` s."""
@@ -130,61 +132,45 @@ class _Pace:
         seconds = ended - begun
         return (event - before) / seconds if seconds > 0 and seconds >= least else None
 
-
-class _ObservedPace(_Pace):
-    """The pace of a simulation, from the times at which its log grew."""
-
-    def patience(self) -> float:
-        """Return the seconds without a record after which the run may have stopped."""
-        # The second longest gap, because the longest may be a pause until someone resumed the run.
-        second = sorted(self.gaps)[-2] if len(self.gaps) > 1 else 0.0
-        return max(QUIET, 3 * second)
-
     def grew(self, written: float, event: int) -> None:
-        """Record that the log has grown to this event."""
+        """Record that the log of a simulation has grown to this event."""
         if self._grown:
             before, known = self._grown[-1]
             if event == known:
                 return
             gap = written - before
-            if gap > self.patience():  # a pause does not count in the rate
+            if gap > self.patience(None):  # a pause does not count in the rate
                 self._grown.clear()
-            self.gaps.append(gap)
+            self._gaps.append(gap)
         self._grown.append((written, event))
         while len(self._grown) > 2 and self._grown[1][0] < written - RATE_WINDOW:
             self._grown.popleft()
 
-
-class _LoggedPace(_Pace):
-    """The pace of a server, from the times in its log."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._time: float | None = None
-
     def observe(self, record: Record) -> None:
-        """Add the next record of the log."""
+        """Add the next record of a server's log."""
         if isinstance(record, StartRecord):
             return
         if isinstance(record, RestartedRecord):
             self._time = None  # the gap before a restart is not part of the server's pace
             self._grown.clear()
         if self._time is not None:
-            self.gaps.append(record.time - self._time)
+            self._gaps.append(record.time - self._time)
         self._time = record.time
         if isinstance(record, ArrivalRecord | RejectedRecord):
             self._grown.append((record.time, record.event))
             if len(self._grown) > UPDATES:
                 self._grown.popleft()
 
-    def patience(self, start: StartRecord) -> float:
-        """Return the seconds without a record after which the server may have stopped.
-
-        A server writes a note at the deadline of a training, so a longer silence is unusual.
-        """
-        patience = max(SERVER_QUIET, 3 * max(self.gaps, default=0.0))
-        deadline = start.spec.get("server", {}).get("deadline")
-        if len(self.gaps) < 5 and isinstance(deadline, int | float):
+    def patience(self, server: StartRecord | None) -> float:
+        """Return the seconds without a record after which a run, or a server, may have stopped."""
+        if server is None:
+            # The second longest gap, as the longest may be a pause until someone resumed the run.
+            second = sorted(self._gaps)[-2] if len(self._gaps) > 1 else 0.0
+            return max(QUIET, 3 * second)
+        patience = max(SERVER_QUIET, 3 * max(self._gaps, default=0.0))
+        # A server writes a note at the deadline of a training, so a longer silence is unusual.
+        deadline = server.spec.get("server", {}).get("deadline")
+        if len(self._gaps) < 5 and isinstance(deadline, int | float):
             patience = max(patience, deadline)
         return patience
 
@@ -192,26 +178,28 @@ class _LoggedPace(_Pace):
 class LogFollower:
     """Follows one log; every byte is read and parsed once, whatever the number of polls."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, take: Callable[[Record], None] | None = None) -> None:
         self.folder = log.parent
         self.log = log
+        self._take = take  # called with every record, when the state has it
         self._was_alive = False  # whether the process that writes the log was ever seen alive
         self._has_died = False
         self._reset()
 
     def _reset(self) -> None:
-        self._progress = RunProgress()
+        self.state = RunState(bounded=True)  # after all records that were read
         self._file = GrowingFile(self.log)
+        self._detail: tuple[int, RunDetail] | None = None  # and the bytes from which it is
         self._chain = Chain()
         self._checked: Position | None = None  # the end of a log that agrees with its summary
-        self._seen, self._logged = _ObservedPace(), _LoggedPace()
+        self._pace = _Pace()
 
     def poll(self, seconds: float | None = None) -> bool:
         """Read appended records for at most this many seconds; return whether all are read."""
         require_one_file(self.log)
         until = None if seconds is None else time.monotonic() + seconds
         # Before reading, because a process writes the end record before it unlocks the folder.
-        is_alive = not self.summary.finished and self._is_locked()
+        is_alive = not self.state.finished and self._is_locked()
         while True:
             try:
                 lines = self._file.read()
@@ -222,6 +210,7 @@ class LogFollower:
                 ) from None
             if lines is None:
                 self.refuse_shortened()
+                self._refuse_other_log()
                 self._reset()
                 continue
             for line in lines:
@@ -233,12 +222,18 @@ class LogFollower:
             if self._file.unfinished and not is_cut_off(self._file.unfinished):
                 self._refuse()
             if not self._file.unread:
-                self._seen.grew(self._file.written, self.summary.events)
+                if not self._is_server:
+                    self._pace.grew(self._file.written, self.state.events)
                 self._has_died = self._was_alive and not is_alive
                 self._was_alive |= is_alive
                 return True
             if until is not None and time.monotonic() >= until:
                 return False
+
+    def _refuse_other_log(self) -> None:
+        """Refuse a log that was replaced, if somebody has taken its first records already."""
+        if self._take is not None:
+            raise BadInput(f"{self.log} was truncated or replaced; start again with the new log")
 
     def refuse_shortened(self) -> None:
         """Refuse a log that is shorter than at the last checkpoint, because it was rotated."""
@@ -278,9 +273,11 @@ class LogFollower:
         record = self._chain.decode(line + b"\n", self.log)
         if isinstance(record, StartRecord) != first:
             self._refuse()
-        self._progress.observe(record)
+        self.state.apply(record)
         if self._is_server:
-            self._logged.observe(record)
+            self._pace.observe(record)
+        if self._take is not None:
+            self._take(record)
 
     def _refuse(self) -> None:
         verify_log(self.log)  # raises an error with the reason, if there is another one
@@ -296,29 +293,14 @@ class LogFollower:
         return self._file.written
 
     @property
-    def summary(self) -> RunSummary:
-        """The summary of the records so far."""
-        return self._progress.summary
-
-    @property
-    def shown(self) -> RunProgress:
-        """The progress after all records that were read."""
-        return self._progress
-
-    @property
     def unread(self) -> int:
         """The number of bytes that are not read yet."""
         return self._file.unread
 
     @property
-    def read(self) -> int:
-        """The number of bytes that are read."""
-        return self._file.position
-
-    @property
     def start(self) -> StartRecord | None:
         """The start record; None until it is read."""
-        return self.summary.start
+        return self.state.start
 
     @property
     def _is_server(self) -> bool:
@@ -326,69 +308,67 @@ class LogFollower:
 
     def status(self, now: float, name: str | None = None) -> RunStatus:
         """Return the status at `now`, in unix seconds; `name` replaces the method's name."""
-        summary, start = self.shown.summary, self.start
+        known, start = self.state, self.start
         quiet = max(0.0, now - self.written)
-        state = self._state(quiet)
-        rate = self._rate() if state == "running" else None
-        wanted = self.shown.limit
+        phase = self._phase(quiet)
+        rate = self._rate() if phase == "running" else None
         left = None
-        if rate and wanted is not None:
-            left = max(0.0, (wanted - summary.events) / rate - quiet)
+        if rate and known.limit is not None:
+            left = max(0.0, (known.limit - known.events) / rate - quiet)
         return RunStatus(
             folder=self.folder,
             name=name or (start.name if start else self.folder.name),
             seed=start.seed if start else None,
-            state=state,
-            event=summary.events,
-            events=wanted,
+            state=phase,
+            event=known.events,
+            events=known.limit,
             written=self.written,
             quiet=quiet,
             rate=rate,
             seconds_left=left,
             unread=self._file.unread,
-            checkpoint=None if summary.finished else self._checkpoint(),
-            metrics=self.shown.metrics,
+            checkpoint=None if known.finished else self._checkpoint(),
+            metrics=live.shown_metrics(known),
             is_server=self._is_server,
         )
 
     def detail(self) -> RunDetail:
-        """Return the details of the run so far."""
-        return self.shown.detail()
+        """Return the details of the run, computed again only if more of the log was read."""
+        if self._detail is None or self._detail[0] != self._file.position:
+            self._detail = self._file.position, live.detail(self.state)
+        return self._detail[1]
 
     def log_time(self, now: float) -> float:
         """Return the log's time at `now`, in unix seconds; it advances while a server runs."""
         quiet = max(0.0, now - self.written)
-        is_running = self._is_server and self._state(quiet) in ("starting", "running")
-        return self.shown.time + (quiet if is_running else 0.0)
+        is_running = self._is_server and self._phase(quiet) in ("starting", "running")
+        return self.state.time + (quiet if is_running else 0.0)
 
     def sites(self, now: float) -> list[SiteStatus]:
         """Return all clients that ever took part, at `now` in unix seconds."""
-        return self.shown.sites(self.log_time(now))
+        return live.sites(self.state, self.log_time(now))
 
     def site_counts(self, now: float) -> dict[SiteState, int]:
         """Return the number of clients in each state, at `now` in unix seconds."""
-        return self.shown.site_counts(self.log_time(now))
+        return live.site_counts(self.state, self.log_time(now))
 
-    def _state(self, quiet: float) -> RunState:
-        if self.shown.summary.finished:
+    def _phase(self, quiet: float) -> Phase:
+        if self.state.finished:
             return "finished"
-        if self.start is not None and self.start.is_server:
-            patience = self._logged.patience(self.start)
-        else:
-            patience = self._seen.patience()
+        patience = self._pace.patience(self.start if self._is_server else None)
         # If the system does not show locks, only the silence counts.
         is_silent = quiet > patience and not self._file.unread and not self._is_locked()
         if self._has_died or is_silent:
             return "stopped"
-        return "running" if self.shown.summary.events else "starting"
+        return "running" if self.state.events else "starting"
 
     def _is_locked(self) -> bool:
         return is_locked(self.folder / LOCK)
 
     def _rate(self) -> float | None:
         if self._is_server:
-            return self._logged.rate(0.0)
-        return None if self._file.unread else self._seen.rate(1.0)
+            return self._pace.rate(0.0)
+        return None if self._file.unread else self._pace.rate(1.0)
 
     def _checkpoint(self) -> int | None:
         found = (path.name for path in (self.folder / "checkpoint").glob("*[0-9]"))
@@ -427,7 +407,7 @@ class RunsFollower:
         """Return whether all runs are finished and no other seed has begun shortly after."""
         alone = len(self._runs) == 1 and self._folder in {self.latest.folder, self.latest.log}
         settled = alone or now - self.latest.written > SETTLED
-        return settled and all(run.summary.finished for run in self._runs.values())
+        return settled and all(run.state.finished for run in self._runs.values())
 
     def statuses(self, now: float) -> list[RunStatus]:
         """Return the status of all runs, in the order of their folders and seeds."""

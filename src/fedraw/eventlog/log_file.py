@@ -210,26 +210,6 @@ def verify_log(path: Path, until: Position | None = None, remedy: str = REMEDY) 
         pass
 
 
-class LogTail:
-    """Reads the verified records of a growing log, each record once."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._chain = Chain()
-
-    def read(self) -> Iterator[Record]:
-        """Yield the records since the last call; raise BadInput if the log was replaced."""
-        require_one_file(self.path)
-        if log_size(self.path) < self._chain.position.length:
-            raise BadInput(f"{self.path} was truncated or replaced; start again with the new log")
-        with self.path.open("rb") as file:
-            file.seek(self._chain.position.length)
-            for line in file:
-                if is_cut_off(line):
-                    break
-                yield self._chain.decode(line, self.path)
-
-
 def require_one_file(log: Path) -> None:
     """Refuse a log that a server of fedraw 0.2 has continued in numbered files.
 

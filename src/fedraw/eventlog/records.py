@@ -7,11 +7,15 @@ users.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from math import isfinite
 from operator import attrgetter
 from types import UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 from fedraw.core.types import ClientId, Label
 from fedraw.errors import nearest
@@ -23,10 +27,14 @@ FORMAT = 3
 
 Origin = Literal["simulation", "server"]
 
-# The rule for a client's weight in the global model; see eventlog.influence.
+# The rule for a client's weight in the global model; see eventlog.metrics.
 # slots: a client has the weight of its slots in an aggregation.
 # cache: every client with an update has the weight 1/N, because every step uses its last update.
 InfluenceRule = Literal["slots", "cache"]
+
+# back-off: the server asks a site again after a pause.
+# roll-back: the operator has gone back to an earlier state, and later records are gone.
+NoteTopic = Literal["back-off", "roll-back"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,52 +79,54 @@ class StartRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedRecord:
+class _Happening:
+    """What every record has after the first one."""
+
+    kind: ClassVar[str]
+
+    event: int  # the number of the last update that has reached the server
+    time: float  # in seconds; see docs/reference/event-log.md
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedRecord(_Happening):
     """A client joins with these label counts, at the start or later."""
 
     kind: ClassVar = "joined"
 
-    event: int
-    time: float
     client: ClientId
     counts: Mapping[str, int]
     node: int | None = None  # the engine's number for the site
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftRecord:
+class LeftRecord(_Happening):
     """A client leaves."""
 
     kind: ClassVar = "left"
 
-    event: int
-    time: float
     client: ClientId
     reason: str
     until: float | None = None  # the end of a quarantine, in the log's time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeclaredRecord:
+class DeclaredRecord(_Happening):
     """A client reports new label counts; a record without counts is a false claim."""
 
     kind: ClassVar = "declared"
 
-    event: int
-    time: float
     client: ClientId
     counts: Mapping[str, int] | None = None
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArrivalRecord:
+class ArrivalRecord(_Happening):
     """An update that the server accepted, and its effect."""
 
     kind: ClassVar = "arrival"
 
-    event: int
-    time: float
     client: ClientId
     start_time: float  # when the client received its model
     start_version: int
@@ -132,13 +142,11 @@ class ArrivalRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RejectedRecord:
+class RejectedRecord(_Happening):
     """An update that the server refused."""
 
     kind: ClassVar = "rejected"
 
-    event: int
-    time: float
     client: ClientId
     start_time: float
     reason: str
@@ -147,13 +155,11 @@ class RejectedRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LostRecord:
+class LostRecord(_Happening):
     """A training whose update never reached the server."""
 
     kind: ClassVar = "lost"
 
-    event: int
-    time: float
     client: ClientId
     start_time: float
     reason: str
@@ -161,13 +167,11 @@ class LostRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoubtedRecord:
+class DoubtedRecord(_Happening):
     """A client's updates contradict its label claim, or show a label that it did not claim."""
 
     kind: ClassVar = "doubted"
 
-    event: int
-    time: float
     client: ClientId
     label: Label
     claimed: float  # the label's share of the client's data, as the client claims
@@ -175,51 +179,45 @@ class DoubtedRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClearedRecord:
+class ClearedRecord(_Happening):
     """A doubt about a label claim is withdrawn."""
 
     kind: ClassVar = "cleared"
 
-    event: int
-    time: float
     client: ClientId
     label: Label
     presence: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoteRecord:
+class NoteRecord(_Happening):
     """A note for the operator, such as an overdue reply."""
 
     kind: ClassVar = "note"
 
-    event: int
-    time: float
     client: ClientId | None = None
     reason: str
+    about: NoteTopic | None = None  # for programs, which do not read the reason
+    until: float | None = None  # the end of a back-off, in the log's time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoresRecord:
+class ScoresRecord(_Happening):
     """The rarity scores that a change of members changed; None for a site that is not a member."""
 
     kind: ClassVar = "scores"
 
-    event: int
-    time: float
     cause: str
     before: Mapping[str, float | None]
     after: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationRecord:
+class EvaluationRecord(_Happening):
     """The evaluation of a global model."""
 
     kind: ClassVar = "evaluation"
 
-    event: int
-    time: float
     version: int
     metrics: Mapping[str, float | None]
     recall: Mapping[str, float | None]  # by label, in percent
@@ -246,13 +244,11 @@ class EvaluationRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RestartedRecord:
+class RestartedRecord(_Happening):
     """The server continues after a restart."""
 
     kind: ClassVar = "restarted"
 
-    event: int
-    time: float
     epoch: float  # as in the start record, for all later records
     gap: float  # seconds for which the server was down
     reasked: Sequence[str]  # the sites that the server asks again
@@ -261,24 +257,20 @@ class RestartedRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ContinuedRecord:
+class ContinuedRecord(_Happening):
     """Of servers of fedraw 0.2: here their log continued in the next file; no longer written."""
 
     kind: ClassVar = "continued"
 
-    event: int
-    time: float
     segment: int  # the number of the next file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EndRecord:
+class EndRecord(_Happening):
     """The last record: the run is complete."""
 
     kind: ClassVar = "end"
 
-    event: int
-    time: float
     reason: str | None = None  # the limit that a server has reached, or why a run ended early
     costs: Mapping[str, float] | None = None  # as in an evaluation
 
@@ -301,6 +293,66 @@ Record = (
     | EndRecord
 )
 KINDS: dict[str, type[Record]] = {kind.kind: kind for kind in get_args(Record)}
+
+
+def arrival_record(
+    event: int,
+    time: float,
+    client: ClientId,
+    *,
+    handed_out: tuple[int, float, int],
+    versions: tuple[int, int],
+    contents: tuple[Sequence[ClientId], Sequence[float]],
+    **more: Any,
+) -> ArrivalRecord:
+    """Return the record of an accepted update, the same for simulations and servers.
+
+    Args:
+        event: The number of the update.
+        time: When it arrived.
+        client: Who sent it.
+        handed_out: The event, time and model version at which the client received its model.
+        versions: The model's version before and after the arrival.
+        contents: The clients in the buffer and their weights, after the arrival.
+        more: The further fields of the record.
+
+    """
+    start_event, start_time, start_version = handed_out
+    before, version = versions
+    clients, weights = contents
+    return ArrivalRecord(
+        event=event,
+        time=time,
+        client=client,
+        start_time=start_time,
+        start_version=start_version,
+        version=version,
+        staleness_events=event - start_event,
+        staleness_versions=before - start_version,
+        aggregated=version > before,
+        buffer=_plain(clients),
+        weights=_finite(_plain(weights)) if version > before else (),
+        **more,
+    )
+
+
+def _plain(values: Sequence[Any]) -> Sequence[Any]:
+    """Return the same values, with Python's numbers and texts in place of NumPy's."""
+    if isinstance(values, np.ndarray):
+        return list(values.tolist())
+    if _PLAIN.issuperset(map(type, values)):  # as always, except for a user's strategy
+        return values
+    return [value.item() if isinstance(value, np.generic) else value for value in values]
+
+
+_PLAIN = frozenset((int, str, float))
+
+
+def _finite(weights: Sequence[float]) -> Sequence[float | None]:
+    """Return the weights, with None for those that are not finite, which JSON cannot represent."""
+    if isfinite(sum(weights)):
+        return weights
+    return [weight if isfinite(weight) else None for weight in weights]
 
 
 def finding_record(
@@ -346,6 +398,8 @@ def from_fields(own: dict[str, Any]) -> Record:
         raise ValueError(f"its kind {kind[:40]!r} is unknown; {nearest(kind[:40], KINDS)}")
     for name in _RETIRED.get(kind, ()):
         own.pop(name, None)
+    if kind == "note":
+        _read_prose(own)
     # Most records of a kind have the same fields with values of the same types.
     shape = (*own, *map(type, own.values()))
     if shape not in form.known_shapes:
@@ -424,3 +478,21 @@ def _inner_check(hint: Any) -> Callable[[Any], bool] | None:
 _FORMS = {name: _Form(kind) for name, kind in KINDS.items()}
 # Fields of logs of fedraw 0.2 that this version does not read.
 _RETIRED = {"evaluation": ("serving",), "arrival": ("copy",), "rejected": ("copy",)}
+
+
+def _read_prose(note: dict[str, Any]) -> None:
+    """Add the fields of a note whose topic servers of fedraw 0.2 told in English only.
+
+    >>> note = {"time": 5.0, "reason": "asked again in 30 s: no answer"}
+    >>> _read_prose(note)
+    >>> note["about"], note["until"]
+    ('back-off', 35.0)
+    """
+    found = None if "about" in note else _PROSE.match(str(note.get("reason")))
+    if found is not None:
+        note["about"] = "roll-back" if found["back"] else "back-off"
+        if found["pause"] and isinstance(note.get("time"), int | float):
+            note["until"] = note["time"] + float(found["pause"])
+
+
+_PROSE = re.compile(r"asked again (?:in (?P<pause>\d+) s|later): |(?P<back>rolled back to )")

@@ -11,12 +11,17 @@ import numpy.typing as npt
 
 from fedraw.core.types import Ints, Vector
 from fedraw.errors import BadInput, user_traceback
-from fedraw.eventlog.measures import QUALITY
+from fedraw.eventlog.metrics import (
+    QUALITY,
+    REGRESSION_METRICS,
+    accuracy_metrics,
+    client_accuracies,
+    confusion,
+    fairness_metrics,
+    recall_per_label,
+)
 from fedraw.eventlog.records import EvaluationRecord
 from fedraw.experiment.scenario import Scenario
-from fedraw.metrics.accuracy import accuracy_metrics, confusion, recall_per_label
-from fedraw.metrics.fairness import client_accuracies, fairness_metrics
-from fedraw.metrics.regression import REGRESSION_METRICS
 from fedraw.simulation.loop import Simulation
 from fedraw.storage.snapshot import nbytes
 

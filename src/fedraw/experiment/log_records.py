@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, cast
-
-import numpy as np
 
 from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
@@ -21,6 +19,7 @@ from fedraw.eventlog.records import (
     Record,
     RejectedRecord,
     StartRecord,
+    arrival_record,
 )
 from fedraw.experiment.conditions import founders
 from fedraw.experiment.scenario import Scenario
@@ -29,8 +28,6 @@ from fedraw.experiment.spec import Spec
 from fedraw.simulation.loop import Happening, Step
 from fedraw.strategies.catalog import log_name
 from fedraw.strategies.protocol import Joined, Left, Strategy
-
-_PLAIN = frozenset((int, str, float))
 
 
 def row_name(spec: StrategySpec, strategy: Strategy[Any] | None = None) -> str:
@@ -131,7 +128,7 @@ def drift_records(scenario: Scenario, event: int, time: float) -> Iterator[Recor
         )
 
 
-def arrival_record(step: Step) -> ArrivalRecord | RejectedRecord:
+def step_record(step: Step) -> ArrivalRecord | RejectedRecord:
     """Return the record of an arrival, or of the refusal of its update."""
     if step.refused is not None:
         return RejectedRecord(
@@ -142,30 +139,16 @@ def arrival_record(step: Step) -> ArrivalRecord | RejectedRecord:
             reason=step.refused,
             paused=step.paused,
         )
-    return ArrivalRecord(
-        event=step.event,
-        time=step.time,
-        client=step.client,
-        start_time=step.start_time,
-        start_version=step.start_version,
-        version=step.version,
-        staleness_events=step.staleness_events,
-        staleness_versions=step.staleness_versions,
-        aggregated=step.aggregated,
-        buffer=_plain(step.contents.clients),
-        weights=_plain(step.contents.weights) if step.aggregated else (),
+    return arrival_record(
+        step.event,
+        step.time,
+        step.client,
+        handed_out=(step.event - step.staleness_events, step.start_time, step.start_version),
+        versions=(step.start_version + step.staleness_versions, step.version),
+        contents=step.contents,
         metrics=step.metrics,
         paused=step.paused,
     )
-
-
-def _plain(values: Sequence[Any]) -> Sequence[Any]:
-    """Return the same values, with Python's numbers and texts in place of NumPy's."""
-    if isinstance(values, np.ndarray):
-        return list(values.tolist())
-    if _PLAIN.issuperset(map(type, values)):  # as always, except for a user's strategy
-        return values
-    return [value.item() if isinstance(value, np.generic) else value for value in values]
 
 
 def happening_records(happened: Iterable[Happening], event: int) -> Iterator[Record]:

@@ -18,9 +18,9 @@ from fedraw.core.table import Table
 from fedraw.core.types import Vector
 from fedraw.errors import BadInput, MissingExtra, nearest
 from fedraw.eventlog.compare import goal_words, identity
-from fedraw.eventlog.costs import COSTS, cost_columns
-from fedraw.eventlog.log_file import LOG, Chain, Position, find_logs, read_log
-from fedraw.eventlog.measures import METRICS, QUALITY, RARE_GOALS, VALUES_OF, Goal, measured
+from fedraw.eventlog.goals import RARE_GOALS, Goal
+from fedraw.eventlog.log_file import LOG, Chain, Position, find_logs
+from fedraw.eventlog.metrics import COSTS, METRICS, QUALITY, VALUES_OF, cost_columns, measured
 from fedraw.eventlog.records import (
     ArrivalRecord,
     EvaluationRecord,
@@ -28,7 +28,8 @@ from fedraw.eventlog.records import (
     RejectedRecord,
     to_fields,
 )
-from fedraw.eventlog.summary import RunSummary, end_of_log
+from fedraw.eventlog.state import RunState
+from fedraw.eventlog.summary import end_of_log, read_run
 from fedraw.storage.snapshot import MODEL, read_tensors
 
 # The columns of a result that say when AvgRare passed a mark, by the goal's name in a summary.
@@ -73,8 +74,7 @@ class SeedResult:
         """Yield the records of the event log, from the folder or from memory."""
         if self.folder is not None:
             self._refuse_other_run(self.folder)
-            log = self.folder / LOG
-            yield from read_log(log, until=end_of_log(log), allow_cut_off=True)
+            yield from read_run(self.folder / LOG)
         elif self.log is not None:
             chain = Chain()
             for line in io.BytesIO(self.log):
@@ -397,12 +397,11 @@ def load(folder: str | Path) -> Result:
 
 
 def _read(log: Path) -> SeedResult:
-    end = end_of_log(log)
-    summary = RunSummary.of(read_log(log, until=end, allow_cut_off=True))
-    if summary.start is None:
+    state = RunState.read(log)
+    if state.start is None:
         raise BadInput(f"{log} has no record yet; wait until the run has begun")
-    content = summary.as_dict()
-    return SeedResult(content["name"], content["seed"], content, folder=log.parent, end=end)
+    content, folder, end = state.summary(), log.parent, end_of_log(log)
+    return SeedResult(content["name"], content["seed"], content, folder=folder, end=end)
 
 
 def problems_of(runs: Sequence[SeedResult]) -> list[str]:

@@ -15,7 +15,8 @@ from fedraw.core.types import Vector
 from fedraw.errors import BadInput, Interrupted
 from fedraw.eventlog.log_file import LogWriter, read_log, verify_log
 from fedraw.eventlog.records import EndRecord, EvaluationRecord, Record, finding_record
-from fedraw.eventlog.summary import RunSummary, end_of_log
+from fedraw.eventlog.state import RunState
+from fedraw.eventlog.summary import end_of_log
 from fedraw.experiment.calibrating import calibrated
 from fedraw.experiment.checkpoints import Checkpoints
 from fedraw.experiment.conditions import founders
@@ -23,12 +24,12 @@ from fedraw.experiment.costs import CostMeter
 from fedraw.experiment.evaluation import Evaluator
 from fedraw.experiment.interrupts import deferred_interrupts
 from fedraw.experiment.log_records import (
-    arrival_record,
     claim_records,
     drift_records,
     happening_records,
     opening_records,
     start_record,
+    step_record,
 )
 from fedraw.experiment.options import DEFAULTS, Options, Progress
 from fedraw.experiment.parts import Parts
@@ -74,7 +75,7 @@ def run_seed(
             executor
         )  # refuses impossible settings before writing files
         with _recording(folder, scenario, simulation, options) as recorder:
-            summary = _simulate(scenario, simulation, recorder, options).as_dict()
+            summary = _simulate(scenario, simulation, recorder, options).summary()
             model = simulation.state.model
             if folder is not None and recorder.log is not None:
                 end, seconds = recorder.log.to_disk(), time.perf_counter() - started
@@ -120,9 +121,9 @@ def _finished(run_folder: RunFolder, scenario: Scenario) -> SeedResult | None:
 
 @dataclass
 class Recorder:
-    """Adds the records of a run to its summary and writes them to its log."""
+    """Adds the records of a run to its state and writes them to its log."""
 
-    summary: RunSummary
+    state: RunState
     log: LogWriter | None = None
     checkpoints: Checkpoints | None = None
     observe: Callable[[Record], None] | None = None
@@ -141,7 +142,7 @@ class Recorder:
             self.meter.observe(record)
             if isinstance(record, EvaluationRecord | EndRecord):
                 record = replace(record, costs=self.meter.totals(record.time))
-        self.summary.observe(record)
+        self.state.apply(record)
         if self.log is not None:
             self.log.write(record)
         if self.observe is not None:
@@ -157,8 +158,8 @@ class Recorder:
         if self.log is not None or self.observe is not None or self.meter is not None:
             self.note_all(opening_records(scenario))
             return
-        self.summary.observe(start_record(scenario))
-        self.summary.observe_founders(founders(scenario.clients.table, scenario.changes))
+        self.state.apply(start_record(scenario))
+        self.state.add_founders(founders(scenario.clients.table, scenario.changes))
         self.note_all(claim_records(scenario))
 
     def checkpoint(self, simulation: Simulation) -> None:
@@ -188,7 +189,7 @@ def _recording(
         memory = io.BytesIO() if options.keep_log else None
         log = None if memory is None else LogWriter(memory)
         meter = scenario.cost_meter()
-        recorder = Recorder(RunSummary(), log, None, options.observe, memory, meter)
+        recorder = Recorder(RunState(), log, None, options.observe, memory, meter)
         with paused_collection():
             recorder.note_opening(scenario)
         yield recorder
@@ -201,19 +202,19 @@ def _recording(
             checkpoints.remove()
             log = stack.enter_context(run_folder.new_log(scenario.tables()))
             usable = _usable(checkpoints, scenario, simulation)
-            recorder = Recorder(RunSummary(), log, usable, options.observe)
+            recorder = Recorder(RunState(), log, usable, options.observe)
             recorder.meter = scenario.cost_meter()
             with paused_collection():
                 recorder.note_opening(scenario)
         else:
-            summary, meter = RunSummary(), scenario.cost_meter()
+            state, meter = RunState(), scenario.cost_meter()
             for record in read_log(run_folder.log, until=checkpoint.log):
-                summary.observe(record)
+                state.apply(record)
                 if meter is not None:
                     meter.observe(record)
             run_folder.refuse_other_inputs(opening_records(scenario))
             log = stack.enter_context(run_folder.cut_log(checkpoint.log, scenario.tables()))
-            recorder = Recorder(summary, log, checkpoints, options.observe)
+            recorder = Recorder(state, log, checkpoints, options.observe)
             recorder.meter = meter
             simulation.restore(checkpoint.saved)
         yield recorder
@@ -255,7 +256,7 @@ def _usable(
 
 def _simulate(
     scenario: Scenario, simulation: Simulation, recorder: Recorder, options: Options
-) -> RunSummary:
+) -> RunState:
     evaluate = None if scenario.trainer is None else Evaluator(scenario)
     wanted, every = scenario.spec.run.events, scenario.evaluate_every
     # A round in progress at the last event is finished, unless one of its clients keeps failing.
@@ -275,7 +276,7 @@ def _simulate(
                 break
             recorder.note_all(happening_records(step.happened, event))
             event = step.event
-            recorder.note(arrival_record(step))
+            recorder.note(step_record(step))
             for doubt in step.doubts:
                 recorder.note(finding_record(event, step.time, **doubt._asdict()))
             if scenario.drift is not None and event == scenario.drift.after:
@@ -295,7 +296,7 @@ def _simulate(
         recorder.note(evaluate(simulation, True, recorder.calibrated))
     recorder.note(EndRecord(event=event, time=simulation.timeline.now, reason=ended))
     _report_progress(wanted, recorder, options.progress)
-    return recorder.summary
+    return recorder.state
 
 
 def _report_progress(event: int, recorder: Recorder, progress: Progress | None) -> None:

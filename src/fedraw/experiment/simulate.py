@@ -18,8 +18,7 @@ import numpy as np
 from fedraw.core.settings import Settings, keys, plain, shown
 from fedraw.data.own_data import names_clients
 from fedraw.errors import BadInput, FedrawError, nearest
-from fedraw.eventlog.costs import COSTS
-from fedraw.eventlog.measures import BUILT_IN, FURTHER_MODELS
+from fedraw.eventlog.metrics import BUILT_IN, COSTS, FURTHER_MODELS
 from fedraw.eventlog.records import Record
 from fedraw.experiment.cells import Cell, CellObserver, resume_lines, run_cells
 from fedraw.experiment.divergence import divergence

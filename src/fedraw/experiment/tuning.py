@@ -24,7 +24,7 @@ from fedraw.core.table import Table
 from fedraw.core.text import several
 from fedraw.errors import BadInput, FedrawError, TrainingFailed, nearest
 from fedraw.eventlog.compare import Stat, compare, mean_and_sd
-from fedraw.eventlog.measures import QUALITY, TAIL, measured
+from fedraw.eventlog.metrics import QUALITY, TAIL, measured
 from fedraw.experiment.cells import Cell, CellProgress, run_cells
 from fedraw.experiment.interrupts import interrupting_the_script
 from fedraw.experiment.loading import prepare

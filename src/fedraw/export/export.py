@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedraw.errors import BadInput
-from fedraw.eventlog.log_file import LogTail, find_logs
-from fedraw.eventlog.records import Record, StartRecord
-from fedraw.export.scalars import RunSeries, Scalars
+from fedraw.eventlog.follow import LogFollower
+from fedraw.eventlog.log_file import find_logs
+from fedraw.eventlog.records import ArrivalRecord, EvaluationRecord, Record, StartRecord
+from fedraw.export.scalars import ARRIVAL, scalars
 from fedraw.export.targets import Target
 
 # Seconds between two polls of growing logs.
@@ -21,36 +22,40 @@ class RunExport:
 
     def __init__(self, log: Path, make: Callable[[str, Path], Target], out: Path) -> None:
         self.log, self.name = log, log.parent.name
-        self.series = RunSeries()
         self.evaluations = 0
         self.arrivals: int | None = None  # None if the target does not accept arrivals
-        self._tail = LogTail(log)
+        self._follower = LogFollower(log, self._export)
         self._make, self._out = make, out
         self._target: Target | None = None
 
+    @property
+    def finished(self) -> bool:
+        """Whether the run is finished."""
+        return self._follower.state.finished
+
     def poll(self) -> None:
         """Export the records that were appended."""
-        for record in self._tail.read():
-            rows = list(self.series.observe(record))
-            if self._target is None:
-                self._open(record)
-            assert self._target is not None
-            for row in rows:
-                if isinstance(row, Scalars):
-                    self.evaluations += 1
-                    self._target.scalars(row)
-                elif self.arrivals is not None:
-                    self.arrivals += 1
-                    self._target.arrival(row)
+        self._follower.poll()
         if self._target is not None:
             self._target.flush()
 
-    def _open(self, first: Record) -> None:
+    def _export(self, record: Record) -> None:
+        if self._target is None:
+            self._target = self._open(record)
+        if isinstance(record, EvaluationRecord):
+            self.evaluations += 1
+            self._target.scalars(scalars(self._follower.state, record))
+        elif isinstance(record, ArrivalRecord) and self.arrivals is not None:
+            self.arrivals += 1
+            self._target.arrival({name: getattr(record, name) for name in ARRIVAL})
+
+    def _open(self, first: Record) -> Target:
         above = self.log.parent.parent.name
         if isinstance(first, StartRecord) and first.seed is not None and above:
             self.name = f"{above}-{self.name}"
-        self._target = self._make(self.name, self._out)
-        self.arrivals = 0 if self._target.accepts_arrivals else None
+        target = self._make(self.name, self._out)
+        self.arrivals = 0 if target.accepts_arrivals else None
+        return target
 
     def close(self) -> None:
         """End the export of this run."""
@@ -87,7 +92,7 @@ def export_runs(
                         f"{known.parent} and {export.log.parent} would both be written as "
                         f"{export.name}; export each of them to another out=..."
                     )
-            if not follow or all(export.series.finished for export in exports):
+            if not follow or all(export.finished for export in exports):
                 break
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:

@@ -19,7 +19,8 @@ import fedraw
 from fedraw.core.text import one_line
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import LOG, find_logs, read_log
-from fedraw.eventlog.records import EvaluationRecord, StartRecord
+from fedraw.eventlog.records import StartRecord
+from fedraw.eventlog.state import RunState
 from fedraw.storage.files import atomic_file, atomic_write
 from fedraw.storage.numbered_folders import NumberedFolders, VerifiedFolder
 from fedraw.storage.snapshot import (
@@ -225,21 +226,22 @@ def _described(
     event: int | None = None,
 ) -> ExportedModel:
     """Add the facts that the log has about the model at an event; by default, at the end."""
-    version, reached, finished = None, 0, False
-    evaluated: dict[str, Any] = {}
+    state = RunState(bounded=True)
     for record in read_log(log, allow_cut_off=True):
         if event is not None and getattr(record, "event", 0) > event:
             break
-        reached = max(reached, getattr(record, "event", 0))
-        version = getattr(record, "version", version)
-        finished = finished or record.kind == "end"
-        if isinstance(record, EvaluationRecord):
-            values = {"metrics": record.metrics, "recall": record.recall}
-            if which != "current":
-                recorded = getattr(record, which) or {}
-                values = {part: recorded.get(part, {}) for part in values}
-            evaluated = {"evaluated_at": record.event, **values}
-    return ExportedModel(which, tensors, start, reached, version, finished, **evaluated)
+        state.apply(record)
+    evaluated: dict[str, Any] = {}
+    if state.recent:
+        last = state.recent[-1]
+        values = {"metrics": last.metrics, "recall": last.recall}
+        if which != "current":
+            recorded = getattr(last, which) or {}
+            values = {part: recorded.get(part, {}) for part in values}
+        evaluated = {"evaluated_at": last.event, **values}
+    version = state.version if state.accepted or state.recent else None
+    facts = (state.events, version, state.finished)
+    return ExportedModel(which, tensors, start, *facts, **evaluated)
 
 
 def _best(log: Path, start: StartRecord) -> ExportedModel:
@@ -261,7 +263,7 @@ def _best(log: Path, start: StartRecord) -> ExportedModel:
         start,
         facts.event,
         facts.version,
-        finished=any(r.kind == "end" for r in read_log(log, allow_cut_off=True)),
+        finished=RunState.of(read_log(log, allow_cut_off=True), bounded=True).finished,
         evaluated_at=facts.event,
         metrics=facts.metrics,
         recall=facts.recall,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fedraw.eventlog.measures import PARTICIPATION
-from fedraw.eventlog.records import ArrivalRecord, EvaluationRecord, Record
-from fedraw.eventlog.summary import RunSummary
+from fedraw.eventlog.metrics import PARTICIPATION
+from fedraw.eventlog.records import EvaluationRecord
+from fedraw.eventlog.state import RunState
 
 ARRIVAL = (
     "event",
@@ -34,41 +33,27 @@ class Scalars(NamedTuple):
     values: Mapping[str, float]
 
 
-@dataclass
-class RunSeries:
-    """Reads the records of a log, and yields the rows for a target."""
+def scalars(state: RunState, record: EvaluationRecord) -> Scalars:
+    """Return the values of an evaluation, with those of the run's state after it."""
+    wall = None if state.epoch is None else state.epoch + record.time
+    values = {name: value for name, value in _values(state, record) if value is not None}
+    return Scalars(record.event, record.time, wall, record.version, values)
 
-    finished: bool = False
-    _summary: RunSummary = field(default_factory=RunSummary)
-    _epoch: float | None = None
 
-    def observe(self, record: Record) -> Iterator[Scalars | dict[str, Any]]:
-        """Read the next record; yield the scalars of an evaluation, or the row of an arrival."""
-        self._summary.observe(record)
-        del self._summary.evaluations[:-1]
-        self.finished = self._summary.finished
-        self._epoch = getattr(record, "epoch", None) or self._epoch
-        if isinstance(record, EvaluationRecord):
-            wall = None if self._epoch is None else self._epoch + record.time
-            values = {name: v for name, v in self._values(record) if v is not None}
-            yield Scalars(record.event, record.time, wall, record.version, values)
-        elif isinstance(record, ArrivalRecord):
-            yield {name: getattr(record, name) for name in ARRIVAL}
-
-    def _values(self, record: EvaluationRecord) -> Iterator[tuple[str, float | None]]:
-        yield from record.metrics.items()
-        groups: dict[str, Mapping[str, float | None] | None] = {
-            "recall": record.recall,
-            "own": record.own,
-            "own_rare": record.own_rare,
-        }
-        for part, values in (record.calibrated or {}).items():
-            groups["calibrated" if part == "metrics" else f"calibrated_{part}"] = values
-        for group, named in groups.items():
-            for name, value in (named or {}).items():
-                yield f"{group}/{name}", value
-        dynamics = self._summary.dynamics()
-        for name in PARTICIPATION:
-            yield f"participation/{name}", dynamics.get(name)
-        yield "federation/members", float(len(self._summary.members))
-        yield "federation/rejected", float(sum(self._summary.rejected.values()))
+def _values(state: RunState, record: EvaluationRecord) -> Iterator[tuple[str, float | None]]:
+    yield from record.metrics.items()
+    groups: dict[str, Mapping[str, float | None] | None] = {
+        "recall": record.recall,
+        "own": record.own,
+        "own_rare": record.own_rare,
+    }
+    for part, values in (record.calibrated or {}).items():
+        groups["calibrated" if part == "metrics" else f"calibrated_{part}"] = values
+    for group, named in groups.items():
+        for name, value in (named or {}).items():
+            yield f"{group}/{name}", value
+    dynamics = state.participation()
+    for name in PARTICIPATION:
+        yield f"participation/{name}", dynamics.get(name)
+    yield "federation/members", float(state.size)
+    yield "federation/rejected", float(sum(state.rejected.values()))

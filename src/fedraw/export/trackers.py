@@ -16,8 +16,9 @@ from typing import Any
 
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import flat
-from fedraw.eventlog.records import Record, StartRecord
-from fedraw.export.scalars import RunSeries, Scalars
+from fedraw.eventlog.records import EvaluationRecord, Record, StartRecord
+from fedraw.eventlog.state import RunState
+from fedraw.export.scalars import Scalars, scalars
 
 
 class Tracker:
@@ -33,7 +34,7 @@ class Tracker:
 
     def __init__(self, name: str | None = None) -> None:
         self._name = name
-        self._runs: dict[int | None, tuple[RunSeries, Any]] = {}
+        self._runs: dict[int | None, tuple[RunState, Any]] = {}
         atexit.register(self.close)
 
     def __call__(self, record: Record, seed: int | None) -> None:
@@ -42,17 +43,17 @@ class Tracker:
             name = self._name or record.name
             settings = {"method": record.name, "origin": record.origin, **flat(record.spec)}
             run = self._begin(name if seed is None else f"{name}-seed-{seed}", settings)
-            self._runs[seed] = RunSeries(), run
+            self._runs[seed] = RunState(bounded=True), run
         if seed not in self._runs:
             raise BadInput(
                 f"{type(self).__name__} cannot follow seed {seed}, which is resumed in the middle; "
                 "leave out this callback, and give it run.records() when the run is finished"
             )
-        series, run = self._runs[seed]
-        for row in series.observe(record):
-            if isinstance(row, Scalars):
-                self._log(run, row)
-        if series.finished:
+        state, run = self._runs[seed]
+        state.apply(record)
+        if isinstance(record, EvaluationRecord):
+            self._log(run, scalars(state, record))
+        if state.finished:
             del self._runs[seed]
             self._end(run, True)
 

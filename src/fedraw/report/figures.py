@@ -15,8 +15,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedraw.eventlog.compare import Stat
+from fedraw.eventlog.live import EvaluationPoint
 from fedraw.eventlog.records import EvaluationRecord
-from fedraw.eventlog.status import EvaluationPoint
 from fedraw.report.drawing import (
     INK,
     METHOD_COLOURS,
@@ -191,7 +191,7 @@ def weights(data: ReportData) -> Drawing | None:
         share
         for histories in data.histories.values()
         for history in histories
-        if history.rare and (share := share_of(history.rare, history.samples)) is not None
+        if (own := history.state.rare) and (share := share_of(own, history.samples)) is not None
     ]
     mark = fmean(fair) if fair else None
     rare = "Rare clients together (%)" + (" · dotted: their samples" if fair else "")

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len, set_cell_size
 
 from fedraw.core.text import one_line
-from fedraw.eventlog.costs import COSTS
-from fedraw.eventlog.measures import BUILT_IN
+from fedraw.eventlog.metrics import BUILT_IN, COSTS
 
 UNDEFINED = "–"
 # Metrics that are shown with three decimals instead of one.

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from fedraw.core.types import ClientId
 from fedraw.eventlog.compare import ComparisonRow, Group, Run, Stat, reached_of
-from fedraw.eventlog.measures import MARKS, PARTICIPATION, VALUES_OF, Goal
+from fedraw.eventlog.goals import MARKS, Goal
+from fedraw.eventlog.metrics import PARTICIPATION, VALUES_OF
+from fedraw.eventlog.state import RunState
 from fedraw.pages.html import (
     cell,
     column_head,
@@ -27,7 +29,6 @@ from fedraw.report.formatting import UNDEFINED, number, span
 from fedraw.report.report_data import (
     QUANTILES,
     ReportData,
-    RunHistory,
     interruption,
     labels,
     mean_over,
@@ -57,10 +58,10 @@ RUN_TEXT_COLUMNS = ("State", "Data (sha256)", "Finished on")
 MOST_CELLS = 30_000
 # The number of wrong labels that are listed for a rare label.
 MOST_MISTAKES = 2
-CLIENT_KINDS: dict[str, Callable[[RunHistory], set[ClientId]]] = {
-    "rare clients": lambda history: set(history.rare) - {history.attacker},
-    "other clients": lambda history: set(history.samples) - {*history.rare, history.attacker},
-    "misreporting client": lambda h: set() if h.attacker is None else {h.attacker},
+CLIENT_KINDS: dict[str, Callable[[RunState], set[ClientId]]] = {
+    "rare clients": lambda state: state.rare - {state.attacker},
+    "other clients": lambda state: set(state.counts) - {*state.rare, state.attacker},
+    "misreporting client": lambda state: set() if state.attacker is None else {state.attacker},
 }
 
 
@@ -488,11 +489,12 @@ def _label_ratio(group: Group, label: str) -> InfluenceRatio | None:
 def _client_ratio(data: ReportData, group: Group, kind: str) -> InfluenceRatio | None:
     influences, fair_shares = [], []
     for run, history in zip(group.runs, data.histories[group.name], strict=True):
-        members, influence = CLIENT_KINDS[kind](history), run.summary["influence"]
-        total = sum(history.samples.values())
+        members, influence = CLIENT_KINDS[kind](history.state), run.summary["influence"]
+        samples = history.samples
+        total = sum(samples.values())
         if members and total and run.summary["label_influence"]:
             influences.append(sum(influence.get(str(client), 0.0) for client in members))
-            fair_shares.append(sum(history.samples[client] for client in members) / total)
+            fair_shares.append(sum(samples[client] for client in members) / total)
     if len(influences) < len(group.runs):
         return None
     return _ratio(Stat.of(influences).mean, Stat.of(fair_shares).mean)
@@ -507,9 +509,9 @@ def _ratio(influence: float | None, fair_share: float | None) -> InfluenceRatio 
 def _rare_client_count(data: ReportData) -> str:
     """Return, for example, "4 rare clients of 30", with a range if seeds or methods differ."""
     histories = [history for some in data.histories.values() for history in some]
-    rare = span([len(history.rare) for history in histories])
+    rare = span([len(history.state.rare) for history in histories])
     clients = "client" if rare == "1" else "clients"
-    return f"{rare} rare {clients} of {span([len(history.samples) for history in histories])}"
+    return f"{rare} rare {clients} of {span([len(history.state.counts) for history in histories])}"
 
 
 def _ratio_table(

@@ -11,17 +11,10 @@ from typing import Any, NamedTuple
 from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
 from fedraw.eventlog.compare import Group, Run, Stat, grouped
-from fedraw.eventlog.log_file import find_logs, read_log
-from fedraw.eventlog.records import (
-    ArrivalRecord,
-    DeclaredRecord,
-    EvaluationRecord,
-    JoinedRecord,
-    LeftRecord,
-    Record,
-    StartRecord,
-)
-from fedraw.eventlog.summary import RunSummary, end_of_log, without_zeros
+from fedraw.eventlog.log_file import find_logs
+from fedraw.eventlog.records import ArrivalRecord, EvaluationRecord, Record
+from fedraw.eventlog.state import RunState
+from fedraw.eventlog.summary import read_run
 
 # The number of bins for the events of a run, so that the history of a long log is small.
 BINS = 24
@@ -115,17 +108,14 @@ def _mean_recall(group: Group, label: str, last: bool) -> float | None:
 
 
 def _read(log: Path) -> tuple[Run, RunHistory]:
-    summary, history = RunSummary(), RunHistory()
-    end = end_of_log(log)
-    # A log without a summary may end in a line that was cut off when the run was killed.
-    for record in read_log(log, until=end, allow_cut_off=end is None):
-        summary.observe(record)
+    history = RunHistory()
+    for record in read_run(log):
         history.observe(record)
-    if summary.start is None or not summary.clients:
+    if history.state.start is None or not history.state.counts:
         raise BadInput(
             f"{log} has no clients, because the run never began; leave the run out, or run it again"
         )
-    return Run(summary.as_dict(), summary.start, summary.evaluations, log.parent), history
+    return Run.of(history.state, log.parent), history
 
 
 def _refuse_other_data(runs: Sequence[Run]) -> None:
@@ -200,50 +190,28 @@ class _Bin:
 
 
 class RunHistory:
-    """The buffer, the weights and the staleness over a run, summarised in bins.
-
-    Like `RunSummary`, it reads the records of a log one by one.
-    """
+    """The state of a run, and the buffer, the weights and the staleness over it, in bins."""
 
     def __init__(self) -> None:
-        self.samples: dict[ClientId, int] = {}  # for all clients that ever took part
-        self.attacker: ClientId | None = None
+        self.state = RunState()
         self.rare_staleness: Counter[int] = Counter()
         self.common_staleness: Counter[int] = Counter()
-        self._rare_labels: frozenset[str] = frozenset()
-        self._rare: set[ClientId] = set()
-        self._any_rare = False
-        self._width = float(WIDTH_WITHOUT_END)
-        self._last: int | None = None
-        self._cached = False
-        self._members: set[ClientId] = set()
-        self._with_update: set[ClientId] = set()  # members whose update is cached
         self._bins: defaultdict[int, _Bin] = defaultdict(_Bin)
 
     def observe(self, record: Record) -> None:
         """Read the next record of the log."""
-        match record:
-            case ArrivalRecord():
-                rare = record.client in self._rare
-                stale = self.rare_staleness if rare else self.common_staleness
-                stale[record.staleness_events] += 1
-                if record.aggregated:
-                    self._aggregate(record)
-            case StartRecord():
-                self._begin(record)
-            case JoinedRecord():
-                self._members.add(record.client)
-                self._hold(record.client, record.counts)
-            case DeclaredRecord(counts=counts) if counts is not None:
-                self._hold(record.client, counts)
-            case LeftRecord():
-                self._members.discard(record.client)
-                self._with_update.discard(record.client)
+        self.state.apply(record)
+        if isinstance(record, ArrivalRecord):
+            is_rare = record.client in self.state.rare
+            stale = self.rare_staleness if is_rare else self.common_staleness
+            stale[record.staleness_events] += 1
+            if record.aggregated:
+                self._aggregate(record)
 
     @property
-    def rare(self) -> Collection[ClientId]:
-        """Clients whose latest counts have a rare label, including clients that have left."""
-        return self._rare
+    def samples(self) -> dict[ClientId, int]:
+        """The number of samples of all clients that ever took part."""
+        return {client: sum(held.values()) for client, held in self.state.counts.items()}
 
     def points(self) -> list[HistoryPoint]:
         """Return one point for each bin up to the last aggregation."""
@@ -251,59 +219,40 @@ class RunHistory:
             return []
         return [self._point(number) for number in range(max(self._bins) + 1)]
 
-    def _begin(self, start: StartRecord) -> None:
-        self._rare_labels = frozenset(start.rare_labels)
-        self.attacker = start.attacker
-        self._cached = start.influence == "cache"
-        wanted = start.events
-        if wanted is not None and wanted > 0:
-            self._width = max(1.0, wanted / BINS)
-            self._last = min(BINS, wanted) - 1
+    @property
+    def _wanted(self) -> int:
+        """The number of events of the run, if the log has one."""
+        return (self.state.start.events if self.state.start else None) or 0
 
-    def _hold(self, client: ClientId, counts: Mapping[str, int]) -> None:
-        self.samples[client] = sum(counts.values())
-        if self._rare_labels.isdisjoint(without_zeros(counts)):
-            self._rare.discard(client)
-        else:
-            self._rare.add(client)
-            self._any_rare = True
+    @property
+    def _width(self) -> float:
+        return max(1.0, self._wanted / BINS) if self._wanted > 0 else float(WIDTH_WITHOUT_END)
 
     def _aggregate(self, arrival: ArrivalRecord) -> None:
-        buffer = arrival.buffer
-        number = int((arrival.event - 1) / self._width)
+        rare, number = self.state.rare, int((arrival.event - 1) / self._width)
         # Events beyond the requested number finish a round; they belong to the last bin.
-        bin_ = self._bins[number if self._last is None else min(number, self._last)]
-        present = self._rare.intersection(buffer)
+        last = min(BINS, self._wanted) - 1 if self._wanted > 0 else number
+        bin_ = self._bins[min(number, last)]
+        present = rare.intersection(arrival.buffer)
         bin_.aggregations += 1
         bin_.with_rare += bool(present)
         bin_.rare_clients += len(present)
-        by_client = self._weights_by_client(buffer, arrival.weights)
+        by_client = self.state.weights(arrival)
         if by_client:
             bin_.weighed += 1
             bin_.largest += max(by_client.values())
-            bin_.rare_weight += sum(by_client[client] for client in self._rare & by_client.keys())
-
-    def _weights_by_client(
-        self, buffer: Sequence[ClientId], weights: Sequence[float | None]
-    ) -> Mapping[ClientId, float]:
-        if self._cached:  # every step includes the last update of each client
-            self._with_update.update(self._members.intersection(buffer))
-            return dict.fromkeys(self._with_update, 1 / max(1, len(self._members)))
-        by_client: defaultdict[ClientId, float] = defaultdict(float)
-        for client, weight in zip(buffer, weights, strict=False):
-            by_client[client] += weight or 0.0
-        return by_client
+            bin_.rare_weight += sum(by_client[client] for client in rare & by_client.keys())
 
     def _point(self, number: int) -> HistoryPoint:
         bin_ = self._bins.get(number, _Bin())
-        count, weighed = bin_.aggregations, bin_.weighed
+        count, weighed, any_rare = bin_.aggregations, bin_.weighed, self.state.any_rare
         return HistoryPoint(
             event=(number + 0.5) * self._width,
             end=(number + 1) * self._width,
-            presence=100 * bin_.with_rare / count if count and self._any_rare else None,
-            rare_clients=bin_.rare_clients / count if count and self._any_rare else None,
+            presence=100 * bin_.with_rare / count if count and any_rare else None,
+            rare_clients=bin_.rare_clients / count if count and any_rare else None,
             largest=100 * bin_.largest / weighed if weighed else None,
-            rare_weight=100 * bin_.rare_weight / weighed if weighed and self._any_rare else None,
+            rare_weight=100 * bin_.rare_weight / weighed if weighed and any_rare else None,
         )
 
 

@@ -26,13 +26,7 @@ from fedraw.eventlog.compare import (
     leader,
     notes_of,
 )
-from fedraw.eventlog.measures import (
-    FURTHER_MODELS,
-    METRICS,
-    QUALITY,
-    VALUES_OF,
-    is_shown_unasked,
-)
+from fedraw.eventlog.metrics import FURTHER_MODELS, METRICS, QUALITY, VALUES_OF, is_shown_unasked
 from fedraw.report.formatting import UNDEFINED, number, signed, span
 
 # The default metrics of the terminal, which fit into 80 columns; and beside arrivals to goals.

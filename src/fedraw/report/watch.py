@@ -18,14 +18,8 @@ from rich.text import Text
 
 from fedraw.core.text import counted, duration, one_line
 from fedraw.core.types import ClientId
-from fedraw.eventlog.status import (
-    TREND,
-    BufferSlot,
-    Incident,
-    LabelTrend,
-    RunDetail,
-    RunStatus,
-)
+from fedraw.eventlog.live import BufferSlot, Incident, LabelTrend, RunDetail, RunStatus
+from fedraw.eventlog.state import TREND
 from fedraw.report.formatting import (
     SPARK_WIDTH,
     SPARKS,

@@ -16,8 +16,6 @@ from fedraw.errors import BadInput
 from fedraw.storage.files import atomic_write
 
 DISCARDED = "discarded.json"
-# How a rollback's note in the log begins.
-ROLLED_BACK = "rolled back to"
 
 
 def discarded_updates(folder: Path) -> Counter[str]:

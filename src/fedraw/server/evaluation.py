@@ -16,9 +16,8 @@ from typing import Any
 from fedraw.core.text import several
 from fedraw.core.types import InferredLabels, Vector
 from fedraw.errors import BadInput
-from fedraw.eventlog.measures import BUILT_IN
+from fedraw.eventlog.metrics import BUILT_IN, fairness_metrics
 from fedraw.eventlog.records import EvaluationRecord
-from fedraw.metrics.fairness import fairness_metrics
 from fedraw.server.admission import (
     MOST_LABELS,
     MOST_TIMES_DECLARED,

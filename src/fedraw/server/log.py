@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 
 from fedraw.core.text import one_line
-from fedraw.core.update import Update
 from fedraw.errors import BadInput, FolderChanged, FolderUnavailable
 from fedraw.eventlog.log_file import (
     LOG,
@@ -18,13 +16,7 @@ from fedraw.eventlog.log_file import (
     require_one_file,
     verify_log,
 )
-from fedraw.eventlog.records import (
-    ArrivalRecord,
-    Record,
-    ScoresRecord,
-    StartRecord,
-)
-from fedraw.server.journal import ArrivalFacts
+from fedraw.eventlog.records import Record, ScoresRecord, StartRecord
 from fedraw.storage.files import PRIVATE_FILE, make_private_folder, private_opener
 from fedraw.storage.lock import FolderLock
 from fedraw.strategies.protocol import State
@@ -198,29 +190,6 @@ class ServerLog:
 MOST_SCORES = 50
 # The most characters of a reason in the log; a reason may quote a site's text.
 LONGEST_REASON = 500
-
-
-def arrival_record(
-    event: int, update: Update, facts: ArrivalFacts, before: int, state: State
-) -> ArrivalRecord:
-    """Return the record of an accepted update; `before` is the version before its arrival."""
-    contents, aggregated = state.contents, state.version > before
-    return ArrivalRecord(
-        event=event,
-        time=facts.time,
-        client=update.client,
-        start_time=facts.start_time,
-        start_version=update.start_version,
-        version=state.version,
-        staleness_events=event - facts.start_event,
-        staleness_versions=before - update.start_version,
-        aggregated=aggregated,
-        buffer=list(contents.clients),
-        # A user's own strategy may have weights that are not finite, which JSON cannot represent.
-        weights=[w if isfinite(w) else None for w in contents.weights] if aggregated else [],
-        norm=facts.norm,
-        metrics=facts.metrics,
-    )
 
 
 def scores_record(

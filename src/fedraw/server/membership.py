@@ -282,8 +282,9 @@ class SiteMembership:
 
     def postpone(self, site: str, reason: str, now: float) -> None:
         """Ask the site again later, without counting a failure."""
-        self._back_offs[site, "train"].wait(self._settings.back_off, now)
-        self._store.note(f"asked again later: {reason}", now, site)
+        pause = self._settings.back_off
+        self._back_offs[site, "train"].wait(pause, now)
+        self._store.note(f"asked again later: {reason}", now, site, pause)
 
     def failed(self, site: str, reason: str, now: float, kind: TaskKind = "train") -> None:
         """Count a failure of the site; `patience` failures in a row lead to quarantine."""
@@ -293,7 +294,7 @@ class SiteMembership:
         back_off.fail(self._settings.back_off, now)
         if back_off.failures < self._settings.patience:
             pause = back_off.not_before - now
-            self._store.note(f"asked again in {pause:.0f} s: {reason}", now, site)
+            self._store.note(f"asked again in {pause:.0f} s: {reason}", now, site, pause)
             return
         seconds, times = self._settings.quarantine, f"{back_off.failures} failures in a row"
         words = f"quarantined for {seconds:.0f} s after {times}: {reason}"

@@ -8,8 +8,8 @@ from pathlib import Path
 from fedraw.core.text import one_line, several
 from fedraw.errors import BadInput
 from fedraw.eventlog.follow import LogFollower
+from fedraw.eventlog.live import RunDetail, RunStatus
 from fedraw.eventlog.log_file import LOG
-from fedraw.eventlog.status import RunDetail, RunStatus
 
 LOGGER = logging.getLogger("fedraw.server")
 

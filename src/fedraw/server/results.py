@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fedraw.core.labels import whole_counts
 from fedraw.errors import BadInput
-from fedraw.eventlog.measures import BUILT_IN
+from fedraw.eventlog.metrics import BUILT_IN
 from fedraw.server.admission import check_metrics
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import LOG, Chain, Position, read_log, verify_log
 from fedraw.eventlog.records import ArrivalRecord, NoteRecord, RestartedRecord, StartRecord
-from fedraw.server.discarded import DISCARDED, ROLLED_BACK, add_discarded
+from fedraw.server.discarded import DISCARDED, add_discarded
 from fedraw.server.journal import Journal
 from fedraw.server.log import require_server_folder
 from fedraw.server.revocation import REVOKED
@@ -89,7 +89,7 @@ def rollback(folder: Path, to: str) -> tuple[RestorePoint, Path]:
         # Before the removal: if it is interrupted, updates count twice rather than not at all.
         add_discarded(folder, *_updates_after(folder, at))
         _remove_after(folder, at)
-        reason = f"{ROLLED_BACK} {at} by the operator; {copy.name} is the previous folder"
+        reason = f"rolled back to {at} by the operator; {copy.name} is the previous folder"
         _append_note(folder, at, reason)
     finally:
         lock.close()
@@ -282,7 +282,8 @@ def _remove_after(folder: Path, at: RestorePoint) -> None:
 
 def _append_note(folder: Path, at: RestorePoint, reason: str) -> None:
     """Append a note to a log that ends at this state."""
-    line = Chain(at.log).encode(NoteRecord(event=at.event, time=at.time, reason=reason))
+    note = NoteRecord(event=at.event, time=at.time, reason=reason, about="roll-back")
+    line = Chain(at.log).encode(note)
     with open(folder / LOG, "ab", opener=private_opener) as file:
         file.write(line)
         file.flush()

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from fedraw.core.settings import COUNT, Settings, above, at_least, one_of
 from fedraw.errors import BadInput
-from fedraw.eventlog.measures import QUALITY
+from fedraw.eventlog.metrics import QUALITY
 from fedraw.privacy.budget import Privacy
 from fedraw.privacy.updates import UpdatePrivacy
 

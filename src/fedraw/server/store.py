@@ -34,13 +34,13 @@ from fedraw.eventlog.records import (
     RejectedRecord,
     RestartedRecord,
     StartRecord,
+    arrival_record,
     finding_record,
 )
 from fedraw.server.journal import ArrivalFacts, Journal
 from fedraw.server.log import (
     PUT_BACK,
     ServerLog,
-    arrival_record,
     log_text,
     scored_sites,
     scores_of,
@@ -358,7 +358,16 @@ class FederationStore:
         state.norms[site] = facts.norm
         state.awaiting_model.pop(site, None)
         self._hand_out(receivers)
-        return arrival_record(event, update, facts, before, self.strategy_state)
+        return arrival_record(
+            event,
+            facts.time,
+            site,
+            handed_out=(facts.start_event, facts.start_time, update.start_version),
+            versions=(before, self.strategy_state.version),
+            contents=self.strategy_state.contents,
+            norm=facts.norm,
+            metrics=facts.metrics,
+        )
 
     def _hand_out(self, receivers: Receivers) -> None:
         self.state.awaiting_model.update(_receiving(receivers))
@@ -391,13 +400,27 @@ class FederationStore:
     def _drain_findings(self) -> Sequence[Finding]:
         return () if self.scorer is None else self.scorer.drain_findings()
 
-    def note(self, reason: str, now: float, site: str | None = None) -> None:
-        """Log a note for the operator; before training has begun, print it to the console."""
+    def note(
+        self, reason: str, now: float, site: str | None = None, back_off: float | None = None
+    ) -> None:
+        """Log a note for the operator; before training has begun, print it to the console.
+
+        A note about a site that is asked again later tells after how many seconds of `back_off`.
+        """
         if not self.begun:
             LOGGER.warning("%s%s", "" if site is None else f"{log_text(site)}: ", log_text(reason))
-        else:
-            event, time = self.state.event, self.time(now)
-            self.log.note(NoteRecord(event=event, time=time, client=site, reason=log_text(reason)))
+            return
+        time = self.time(now)
+        self.log.note(
+            NoteRecord(
+                event=self.state.event,
+                time=time,
+                client=site,
+                reason=log_text(reason),
+                about=None if back_off is None else "back-off",
+                until=None if back_off is None else time + back_off,
+            )
+        )
 
     def end(self, reason: str, now: float) -> None:
         """End the federation permanently."""

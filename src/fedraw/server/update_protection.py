@@ -11,7 +11,7 @@ from fedraw.core.types import Vector
 from fedraw.core.update import Update
 from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import read_log
-from fedraw.eventlog.records import ArrivalRecord
+from fedraw.eventlog.state import RunState
 from fedraw.privacy.updates import UpdatePrivacy
 from fedraw.server.discarded import discarded_updates
 from fedraw.server.store import FederationStore
@@ -40,11 +40,9 @@ class UpdateProtection:
         self._store = store
         self._rng = np.random.default_rng()  # seeded by the operating system, so nobody knows it
         self._updates = discarded_updates(store.folder)
-        self._updates.update(
-            str(record.client)
-            for record in (read_log(store.log.path, allow_cut_off=True) if store.begun else ())
-            if isinstance(record, ArrivalRecord)
-        )
+        if store.begun:
+            known = RunState.of(read_log(store.log.path, allow_cut_off=True), bounded=True)
+            self._updates.update({str(site): own.arrivals for site, own in known.sites.items()})
 
     def protect(self, update: Update, start: Vector) -> Update:
         """Return the clipped update with noise; `start` is the model that the site received."""

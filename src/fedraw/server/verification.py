@@ -20,17 +20,15 @@ from fedraw.errors import BadInput
 from fedraw.eventlog.log_file import LOG, Chain, Position, is_cut_off
 from fedraw.eventlog.records import (
     ArrivalRecord,
-    DeclaredRecord,
-    EndRecord,
     EvaluationRecord,
     JoinedRecord,
-    LeftRecord,
     NoteRecord,
     Record,
     RejectedRecord,
     StartRecord,
 )
-from fedraw.server.discarded import DISCARDED, ROLLED_BACK, discarded_updates
+from fedraw.eventlog.state import RunState, without_zeros
+from fedraw.server.discarded import DISCARDED, discarded_updates
 from fedraw.server.journal import Journal
 from fedraw.server.log import require_server_folder
 from fedraw.server.revocation import REVOKED, read_revoked
@@ -95,46 +93,38 @@ def verify_folder(folder: Path) -> list[Check]:
 
 
 class _Invariants:
-    """Checks what replaying a server's log would not notice, and tracks its members."""
+    """Checks what replaying a server's log would not notice."""
 
     def __init__(self) -> None:
-        self.event = self.accepted = 0
-        self.time = 0.0
+        self.state = RunState(bounded=True)
         self.begun = False  # whether a record follows those before the first snapshot
-        self.members: dict[str, dict[str, int]] = {}
         self._records = 0
-        self._ended = False
 
-    def observe(self, record: Record) -> Iterator[str]:
-        """Add the next record; yield its problems."""
+    def observe(self, record: Record) -> list[str]:
+        """Add the next record; return its problems."""
         self._records += 1
+        problems = list(self._problems(record))
         self.begun |= not isinstance(record, StartRecord | JoinedRecord)
+        self.state.apply(record)
+        return problems
+
+    def _problems(self, record: Record) -> Iterator[str]:
+        state = self.state
         if isinstance(record, StartRecord) != (self._records == 1):
             yield "the start record must be the first, and the only one"
         if isinstance(record, StartRecord):
             return
-        if self._ended:
+        if state.finished:
             yield "it follows the end record"
-        if record.time < self.time:
-            yield f"its time {record.time} is before {self.time}, that of an earlier record"
-        self.time = record.time
+        if record.time < state.time:
+            yield f"its time {record.time} is before {state.time}, that of an earlier record"
         if isinstance(record, EvaluationRecord):  # it has the event at which it began
-            if record.event > self.event:
-                yield f"its event is {record.event}, but the last event was {self.event}"
+            if record.event > state.events:
+                yield f"its event is {record.event}, but the last event was {state.events}"
             return
-        counts = isinstance(record, ArrivalRecord | RejectedRecord)
-        if record.event != self.event + counts:
-            yield f"its event is {record.event} instead of {self.event + counts}"
-        self.event = record.event
-        match record:
-            case JoinedRecord() | DeclaredRecord():
-                self.members[str(record.client)] = dict(record.counts or {})
-            case LeftRecord():
-                self.members.pop(str(record.client), None)
-            case ArrivalRecord():
-                self.accepted += 1
-            case EndRecord():
-                self._ended = True
+        event = state.events + isinstance(record, ArrivalRecord | RejectedRecord)
+        if record.event != event:
+            yield f"its event is {record.event} instead of {event}"
 
 
 @dataclass
@@ -143,7 +133,7 @@ class _LogState:
 
     event: int
     accepted: int
-    members: dict[str, dict[str, int]]
+    members: dict[str, Mapping[str, int]]
     later: list[ArrivalRecord] = field(default_factory=list)  # arrivals after it
 
 
@@ -172,15 +162,16 @@ def _check_log(log: Path, positions: list[Position]) -> _CheckedLog:
                 check.count += 1
                 for problem in state.observe(record):
                     check.problems.append(f"{place}: {problem}")
-                if isinstance(record, NoteRecord) and record.reason.startswith(ROLLED_BACK):
+                if isinstance(record, NoteRecord) and record.about == "roll-back":
                     rolled_back = True
                 if isinstance(record, ArrivalRecord):
                     for log_state in list(log_states.values())[-2:]:
                         log_state.later.append(record)
                 if chain.position in positions:
                     rolled_back = False
-                    members = {site: dict(own) for site, own in state.members.items()}
-                    log_states[chain.position] = _LogState(state.event, state.accepted, members)
+                    known = state.state
+                    members = {str(site): known.counts[site] for site in known.members}
+                    log_states[chain.position] = _LogState(known.events, known.accepted, members)
     except BadInput as problem:
         check.problems.append(str(problem))
     return _CheckedLog(check, log_states, state.begun, rolled_back)
@@ -227,7 +218,7 @@ def _disagreements(one: _StoredSnapshot, log_state: _LogState | None) -> Iterato
     for what, own, logged in (
         ("event", state.event, log_state.event),
         ("accepted updates", state.accepted, log_state.accepted),
-        ("members", state.counts, log_state.members),
+        ("members", {k: without_zeros(own) for k, own in state.counts.items()}, log_state.members),
     ):
         if own != logged:
             yield f"{path} and the log disagree on the {what}: {own!r:.60}, {logged!r:.60}"

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedraw.eventlog.compare import Stat
+from fedraw.eventlog.metrics import has_collapsed
 from fedraw.experiment.tuning import DEFAULT_METRICS, Tuning, TuningPoint
-from fedraw.metrics.accuracy import has_collapsed
 from fedraw_studies.arena_design import (
     Arena,
     ArenaMethod,

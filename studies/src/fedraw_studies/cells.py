@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from fedraw.core.text import several
 from fedraw.errors import BadInput
-from fedraw.eventlog.log_file import read_log
-from fedraw.eventlog.records import EvaluationRecord, StartRecord
+from fedraw.eventlog.records import EvaluationRecord
+from fedraw.eventlog.state import RunState
 from fedraw.experiment.run_folder import RunFolder
 from fedraw.storage.files import atomic_write, sync
 from fedraw_studies.artefacts import STUDIES
@@ -204,12 +204,11 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
     run = RunFolder(folder)
     summary, _ = run.read_results(None)
     timing = json.loads((folder / "timing.json").read_text(encoding="utf-8"))
-    records = [r for r in read_log(run.log) if isinstance(r, StartRecord | EvaluationRecord)]
+    state = RunState.read(run.log)
     spec = settings_of(planned.spec)
     labels = list(summary["recall"])
     rare = [labels[i] for i in _rare(spec, labels)]
-    start = next(record for record in records if isinstance(record, StartRecord))
-    evaluations = [record for record in records if isinstance(record, EvaluationRecord)]
+    assert state.start is not None
     return CellRecord(
         key=planned.key,
         seed=planned.seed,
@@ -217,9 +216,9 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
         metrics=_rounded(summary["metrics"]),
         tail=_rounded(summary["tail"]),
         recall=_rounded(summary["recall"]),
-        curve=[_point(evaluation) for evaluation in evaluations],
+        curve=[_point(evaluation) for evaluation in state.evaluations],
         influence=_rounded(summary["influence"]),
-        data=start.data or {},
+        data=state.start.data or {},
         fedraw=version("fedraw"),
         seconds=timing["seconds"],
         date=timing["date"],
@@ -229,9 +228,9 @@ def record_of(planned: Planned, folder: Path) -> CellRecord:
         rejected=summary["rejected"],
         notes=summary["notes"],
         recall_tail=_rounded({label: summary["tail_recall"].get(label) for label in rare}),
-        times=[round(evaluation.time, 3) for evaluation in evaluations],
+        times=[round(evaluation.time, 3) for evaluation in state.evaluations],
         rare_curves={
-            label: [_percent(own.recall.get(label)) for own in evaluations] for label in rare
+            label: [_percent(own.recall.get(label)) for own in state.evaluations] for label in rare
         },
         final=summary.get("final"),
     )

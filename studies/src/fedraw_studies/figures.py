@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedraw.errors import BadInput
-from fedraw.eventlog.status import EvaluationPoint
+from fedraw.eventlog.live import EvaluationPoint
 from fedraw.report.drawing import (
     INK,
     Drawing,

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedraw.errors import MissingExtra
 from fedraw.eventlog.compare import Stat, mean_and_sd
-from fedraw.eventlog.measures import RARE_GOALS
+from fedraw.eventlog.goals import RARE_GOALS
 from fedraw.report.drawing import INK, Drawing, LineStyle, legend, line_styles, on_white, svg_of
 from fedraw.storage.files import atomic_write
 from fedraw_studies.artefacts import Scale

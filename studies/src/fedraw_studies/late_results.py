@@ -15,7 +15,8 @@ import numpy as np
 
 from fedraw.core.types import Floats
 from fedraw.eventlog.compare import Stat
-from fedraw.eventlog.measures import MARKS, RARE_GOALS, TAIL, Goal, GoalWatch, Reached
+from fedraw.eventlog.goals import MARKS, RARE_GOALS, Goal, GoalWatch, Reached
+from fedraw.eventlog.metrics import TAIL
 from fedraw.eventlog.records import EvaluationRecord
 from fedraw_studies.artefacts import Scale
 from fedraw_studies.cells import CellRecord

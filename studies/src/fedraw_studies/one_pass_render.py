@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import fill
 
 from fedraw.eventlog.compare import Stat, mean_and_sd
-from fedraw.eventlog.measures import RARE_GOALS
+from fedraw.eventlog.goals import RARE_GOALS
 from fedraw.storage.files import atomic_write
 from fedraw_studies.artefacts import Scale
 from fedraw_studies.late_results import reached_by

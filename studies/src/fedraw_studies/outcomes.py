@@ -18,7 +18,7 @@ from fedraw.core.randomness import Streams
 from fedraw.core.rarity import rarity_scores
 from fedraw.core.update import Update
 from fedraw.core.weighting import weights
-from fedraw.eventlog.measures import TAIL as LAST
+from fedraw.eventlog.metrics import TAIL as LAST
 from fedraw.experiment.clients import draw_clients
 from fedraw.experiment.spec import Spec
 from fedraw.storage.snapshot import Arrays, pack

@@ -1,7 +1,7 @@
 """Staleness: the number of events between the hand-out of a model and the update in reply.
 
 Under memoryless arrivals a client's gaps are geometric with its share p of the arrivals. The first
-gap starts at event 0, and a gap that is open when the run ends is not counted. `eventlog.dynamics`
+gap starts at event 0, and a gap that is open when the run ends is not counted. `eventlog.metrics`
 measures the same as RareMeanStale and RareMaxStale.
 """
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedraw.metrics.fairness import client_accuracies, fairness_metrics
+from fedraw.eventlog.metrics import client_accuracies, fairness_metrics
 
 
 def test_a_client_without_local_tests_has_no_accuracy() -> None:

@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import precision_recall_fscore_support
 
 from fedraw.core.types import Floats
-from fedraw.metrics.accuracy import (
-    accuracy_metrics,
-    confusion,
-    has_collapsed,
-    recall_per_label,
-)
+from fedraw.eventlog.metrics import accuracy_metrics, confusion, has_collapsed, recall_per_label
 
 # Label 0: 3 of 4 right, the other taken for 1. Label 1: 1 of 2 right, the other taken for 0.
 LABELS = np.array([0, 0, 0, 0, 1, 1])

@@ -1,8 +1,4 @@
-"""What a run is measured by: the names of metrics, the mean of the last evaluations, and goals.
-
-A model swings from one evaluation to the next, so tables show the mean of the last five. A goal
-such as AvgRare>=50 says when a run got there, which a value at its end does not say.
-"""
+"""Goals: when a run reached a value, which a value at its end does not say."""
 
 from __future__ import annotations
 
@@ -12,100 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
-from typing import Any
 
 from fedraw.core.text import counted, duration
 from fedraw.errors import BadInput, nearest
-from fedraw.eventlog.costs import cost_columns
-from fedraw.eventlog.dynamics import Dynamics
+from fedraw.eventlog.metrics import TAIL, cost_columns, measured
 from fedraw.eventlog.records import EvaluationRecord, to_fields
 
-# Quality of the model: higher is better; in percent, Jain in 0..1.
-QUALITY = (
-    "GlobalAcc",
-    "AvgRare",
-    "MacroF1",
-    "RareF1",
-    "RareF2",
-    "Worst10",
-    "LocalRare",
-    "LocalCommon",
-    "MeanClient",
-    "Jain",
-)
-# Participation of rare clients: shares in percent, staleness in events.
-PARTICIPATION = ("BufPres", "RarePart", "RareMeanStale", "RareMaxStale")
-# The order of a full table.
-METRICS = QUALITY + PARTICIPATION
-# Every other metric is the user's own.
-BUILT_IN = frozenset({*METRICS, "RareInfluence", *Dynamics().metrics()})
-# The tail is the mean of this many last evaluations. As many consecutive ones must reach a goal.
-TAIL = 5
-# Which values a table shows, by whether they are of the last model alone.
-VALUES_OF = {False: "mean of the last five evaluations", True: "values of the last model"}
 # The recalls, in percent, whose arrivals every table shows.
 MARKS = (50, 80)
-# The models that a run may have besides the last one; a metric of theirs begins with the word.
-FURTHER_MODELS = ("calibrated",)
-
-
-def is_shown_unasked(metric: str) -> bool:
-    """Return whether a table shows a metric besides its usual columns.
-
-    These are the user's own metrics, and the two main ones of further models.
-
-    >>> metrics = ["rmse", "MacroF1", "calibrated MacroF1", "calibrated AvgRare"]
-    >>> list(filter(is_shown_unasked, metrics))
-    ['rmse', 'calibrated AvgRare']
-    """
-    model, _, name = metric.rpartition(" ")
-    if model in FURTHER_MODELS:
-        return name in ("GlobalAcc", "AvgRare")
-    return metric not in BUILT_IN
-
-
-def further_metrics(found: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the metrics of the further models in a summary or an evaluation.
-
-    >>> further_metrics({"calibrated": {"metrics": {"AvgRare": 77.3}}})
-    {'calibrated AvgRare': 77.3}
-    """
-    return {
-        f"{model} {key}": value
-        for model in FURTHER_MODELS
-        for key, value in (found.get(model) or {}).get("metrics", {}).items()
-    }
-
-
-def measured(found: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return all metrics of a summary or an evaluation, by the names of their columns.
-
-    >>> measured({"metrics": {"AvgRare": 50.0}, "own": {"MAE": 0.5}, "own_rare": {"MAE": 0.7}})
-    {'AvgRare': 50.0, 'MAE': 0.5, 'rare MAE': 0.7}
-    """
-    rare = {f"rare {key}": value for key, value in (found.get("own_rare") or {}).items()}
-    return {**found["metrics"], **(found.get("own") or {}), **rare, **further_metrics(found)}
-
-
-def tail_evaluations(evaluations: Sequence[EvaluationRecord]) -> Sequence[EvaluationRecord]:
-    """Return the last five evaluations; only the last one if its model cannot change any more."""
-    final = bool(evaluations) and evaluations[-1].final
-    return evaluations[-1:] if final else evaluations[-TAIL:]
-
-
-def tail_of(evaluations: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Return the mean of the last five evaluations; None for a metric that one of them lacks.
-
-    >>> tail_of([{"AvgRare": value} for value in (0.0, 40.0, 50.0, 60.0, 70.0, 80.0)])
-    {'AvgRare': 60.0}
-    """
-    last = evaluations[-TAIL:]
-    mean: dict[str, float | None] = {}
-    for name in last[0] if last else ():
-        values = [metrics.get(name) for metrics in last]
-        known = [value for value in values if value is not None]
-        mean[name] = sum(known) / len(known) if len(known) == len(values) else None
-    return mean
 
 
 @dataclass(frozen=True)

@@ -128,4 +128,4 @@ def test_an_arrival_is_recorded_by_what_the_client_was_handed() -> None:
     still = arrival_record(
         7, 9.0, "a", handed_out=handed_out, versions=(3, 3), contents=(["a", "b"], weights)
     )
-    assert (still.aggregated, still.weights) == (False, ())
+    assert (still.aggregated, still.weights) == (False, [])

@@ -331,17 +331,17 @@ def arrival_record(
         staleness_versions=before - start_version,
         aggregated=version > before,
         buffer=_plain(clients),
-        weights=_finite(_plain(weights)) if version > before else (),
+        weights=_finite(_plain(weights)) if version > before else [],
         **more,
     )
 
 
-def _plain(values: Sequence[Any]) -> Sequence[Any]:
+def _plain(values: Sequence[Any]) -> list[Any]:
     """Return the same values, with Python's numbers and texts in place of NumPy's."""
     if isinstance(values, np.ndarray):
         return list(values.tolist())
     if _PLAIN.issuperset(map(type, values)):  # as always, except for a user's strategy
-        return values
+        return list(values)
     return [value.item() if isinstance(value, np.generic) else value for value in values]
 
 

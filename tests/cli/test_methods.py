@@ -8,7 +8,6 @@ from pathlib import Path
 from tests.cli.command import fedraw
 
 from fedraw.strategies.catalog import CATALOG
-from fedraw.strategies.settings import MEANINGS
 
 
 def test_the_list_has_every_method_and_what_it_needs(tmp_path: Path) -> None:
@@ -35,7 +34,10 @@ def test_json_has_the_settings_and_their_types(tmp_path: Path) -> None:
     found = json.loads(fedraw("methods", "aced", "--json", cwd=tmp_path).stdout)
     assert found["settings"] == {"server_lr": 0.1, "tau_algo": "clients", "age": "contact"}
     assert found["types"]["tau_algo"] == 'int | "clients"'
-    assert found["meanings"]["server_lr"] == MEANINGS["server_lr"]
+    assert found["meanings"]["server_lr"].startswith("The server rate: the factor by which")
+        found["meanings"]["server_lr"]
+        == "The server rate: the factor by which a step moves the model."
+    )
     assert (found["source"], found["relation"]) == ("its authors' code", "")
     assert found["server_models"] == {"always": 3, "per_slot": 0, "per_client": 1}
     listed = json.loads(fedraw("methods", "--json", cwd=tmp_path).stdout)["methods"]

@@ -14,8 +14,8 @@ from jsonschema import Draft7Validator  # type: ignore[import-untyped]
 from tests.cli.command import fedraw
 from tests.pins.test_parity import outcome, tables
 
-from fedraw.core.settings import keys
-from fedraw.experiment.schema import descriptions, spec_schema
+from fedraw.core.settings import keys, meanings
+from fedraw.experiment.schema import spec_schema
 from fedraw.experiment.sections import StrategySpec
 from fedraw.experiment.spec import Spec, sections
 from fedraw.strategies.catalog import CATALOG
@@ -97,8 +97,8 @@ def test_a_plugin_may_have_any_settings() -> None:
 @pytest.mark.parametrize("name", [n for n, kind in sections().items() if kind is not StrategySpec])
 def test_every_key_is_explained(name: str) -> None:
     kind = sections()[name]
-    assert descriptions(kind).keys() >= keys(kind).keys()
-    assert all(len(text) > 10 for text in descriptions(kind).values())
+    assert meanings(kind).keys() >= keys(kind).keys()
+    assert all(len(text) > 10 for text in meanings(kind).values())
 
 
 def test_a_new_spec_names_the_schema_beside_it(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from tests.eventlog.logs import read_objects
 from tests.server.engine import Engine
 
 import fedraw
-from fedraw.strategies.catalog import CATALOG, settings_of
-from fedraw.strategies.settings import MEANINGS
+from fedraw.core.settings import keys, meanings
+from fedraw.strategies.catalog import CATALOG, Method, settings_of
 
 SPEC: dict[str, Any] = {
     "training": {"kind": "none"},
@@ -111,10 +111,10 @@ def test_defaults_are_those_of_the_method_pages() -> None:
     assert {name: settings_of(strategy) for name, strategy in made.items()} == DEFAULTS
 
 
-def test_every_setting_has_a_meaning_and_every_meaning_a_setting() -> None:
-    used = {meaning for own in CATALOG.values() for meaning in own.setting_meanings.values()}
-    assert used == set(MEANINGS.values())
-    assert [text for text in used if not text.endswith(".")] == []
+@pytest.mark.parametrize("method", CATALOG.values(), ids=CATALOG)
+def test_every_setting_has_a_meaning_and_every_meaning_a_setting(method: Method) -> None:
+    assert meanings(method.factory).keys() == keys(method.factory).keys()
+    assert [t for t in method.setting_meanings.values() if not t.endswith(".")] == []
 
 
 @pytest.mark.parametrize("name", CATALOG)

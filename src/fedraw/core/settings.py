@@ -7,7 +7,9 @@ so the same mistake gets the same message everywhere.
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 import types
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -209,7 +211,7 @@ class Settings:
     >>> Training(lr=-1)
     Traceback (most recent call last):
     ...
-    fedraw.core.settings.BadSetting: training.lr = -1.0 must be a positive number
+    fedraw.core.settings.BadSetting: training.lr = -1 must be a positive number
     >>> Training.read({"lrr": 1})
     Traceback (most recent call last):
     ...
@@ -400,6 +402,29 @@ def _describe(kind: Any) -> str:
         elif alternative in named:
             words.append(named[alternative])
     return " or ".join(words)
+
+
+def meanings(kind: Any) -> dict[str, str]:
+    """Return what the docstrings of a class of settings and of its bases say of each key.
+
+    >>> @dataclass(frozen=True)
+    ... class Training(Settings):
+    ...     '''Local training.
+    ...
+    ...     Args:
+    ...         lr: The learning
+    ...             rate.
+    ...
+    ...     '''
+    >>> meanings(Training)
+    {'lr': 'The learning rate.'}
+    """
+    texts: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        _, _, listed = inspect.cleandoc(base.__doc__ or "").partition("Args:\n")
+        for name, text in re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", listed, re.MULTILINE):
+            texts[name] = " ".join(text.split())
+    return texts
 
 
 def one_of(name: str, value: str, known: Sequence[str]) -> None:

@@ -6,13 +6,12 @@ sections are left to `fedraw run`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import MISSING
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from fedraw.core.settings import Key, Range, With, alternatives, keys
+from fedraw.core.settings import Key, Range, With, alternatives, keys, meanings
 from fedraw.core.text import one_line
 from fedraw.experiment.sections import KnownOrPlugin, StrategySpec
 from fedraw.experiment.spec import VERSION, sections
@@ -53,7 +52,7 @@ def spec_schema() -> dict[str, Any]:
 
 
 def _section(kind: Any) -> dict[str, Any]:
-    known, texts = keys(kind), descriptions(kind)
+    known, texts = keys(kind), meanings(kind)
     companions = [_companion(key, rule, known) for key in known.values() for rule in key.goes_with]
     return {
         "type": "object",
@@ -144,21 +143,6 @@ def _companion(key: Key, rule: With, known: dict[str, Key]) -> dict[str, Any]:
     absent = False if key.default is None else {"const": _property(key, None)["default"]}
     found: dict[str, Any] = {"if": chosen, "else": {"properties": {key.name: absent}}}
     return found | ({"then": {"required": [key.name]}} if needed else {})
-
-
-def descriptions(kind: Any) -> dict[str, str]:
-    """Return what the docstrings of a section and its bases say of each key.
-
-    >>> from fedraw.experiment.sections import Losses
-    >>> descriptions(Losses)["lost"][:49]
-    'The probability that an update never reaches the '
-    """
-    texts: dict[str, str] = {}
-    for base in reversed(kind.__mro__):
-        _, _, listed = (base.__doc__ or "").partition("Args:\n")
-        for name, text in re.findall(r"^ {8}(\w+): (.*(?:\n {9,}.*)*)", listed, re.MULTILINE):
-            texts[name] = one_line(text)
-    return texts
 
 
 def _summary(kind: Any) -> str:

@@ -24,7 +24,14 @@ from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 @dataclass(frozen=True)
 class ACE(CachedMethod):
-    """ACE; `server_lr` is η, and `init` says what happens until every client has sent an update."""
+    """ACE; `server_lr` is η.
+
+    Args:
+        server_lr: The server rate: the factor by which a step moves the model.
+        init: What happens before all clients have sent an update: absent ones count as zero, or the
+            first step waits for them.
+
+    """
 
     server_lr: Annotated[float, above(0)] = 0.1
     init: Literal["zero", "wait"] = "zero"

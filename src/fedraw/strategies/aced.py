@@ -58,7 +58,16 @@ class ACEDState(CachedState):
 
 @dataclass(frozen=True)
 class ACED(Settings):
-    """ACED; `server_lr` is η, `tau_algo` is τ, and `age` is one of the two readings of age."""
+    """ACED; `server_lr` is η, `tau_algo` is τ, and `age` is one of the two readings of age.
+
+    Args:
+        server_lr: The server rate: the factor by which a step moves the model.
+        tau_algo: The greatest age at which a cached difference counts; "clients" is the number of
+            members.
+        age: When the age of a cached difference begins: at the last arrival of its client
+            ("contact"), or at the version that it was trained from ("start").
+
+    """
 
     server_lr: Annotated[float, above(0)] = 0.1
     tau_algo: Annotated[int | Literal["clients"], at_least(0)] = "clients"

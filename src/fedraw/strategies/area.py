@@ -66,7 +66,12 @@ class AREAState:
 
 @dataclass(frozen=True)
 class AREA(Settings):
-    """AREA; the server keeps each client's last model."""
+    """AREA; the server keeps each client's last model.
+
+    Args:
+        buffer: The number of updates K in a step of the server.
+
+    """
 
     buffer: Annotated[int, COUNT] = 10
 

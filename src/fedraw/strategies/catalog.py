@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from fedraw.core.layout import Layout
 from fedraw.core.removed import removal
-from fedraw.core.settings import keys, spec_keys
+from fedraw.core.settings import keys, meanings, spec_keys
 from fedraw.errors import BadInput, nearest
 from fedraw.strategies.ace import ACE
 from fedraw.strategies.aced import ACED
@@ -35,7 +35,6 @@ from fedraw.strategies.one_pass import OnePass
 from fedraw.strategies.protocol import Strategy
 from fedraw.strategies.qfedavg import QFedAvg
 from fedraw.strategies.replay import Replay
-from fedraw.strategies.settings import MEANINGS
 
 # The audit's closed forms depend on which updates are in a step and how they are weighted.
 # window: the last K arrivals; blocks: K arrivals, then cleared; dedup: one slot per client, evicted
@@ -178,8 +177,8 @@ class Method:
         >>> CATALOG["fedfa"].setting_meanings["buffer"]
         'The number of last updates K whose models are averaged.'
         """
-        name = self.base.name
-        return {key: MEANINGS.get(f"{name}.{key}") or MEANINGS[key] for key in self.spec_settings}
+        texts = meanings(self.factory)
+        return {key: texts[key] for key in self.spec_settings}
 
     @property
     def setting_types(self) -> dict[str, str]:

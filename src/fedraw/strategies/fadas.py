@@ -64,7 +64,18 @@ class FADASState:
 
 @dataclass(frozen=True)
 class FADAS(Settings):
-    """FADAS; `server_lr` is η, and `beta1`, `beta2` and `eps` are those of AMSGrad."""
+    """FADAS; `server_lr` is η, and `beta1`, `beta2` and `eps` are those of AMSGrad.
+
+    Args:
+        buffer: The number of updates K in a step of the server.
+        server_lr: The server rate: the factor by which a step moves the model.
+        beta1: The part of the first moment that a step keeps.
+        beta2: The part of the second moment that a step keeps.
+        eps: The number that is added to the denominator of a step.
+        tau_c: The greatest staleness in a buffer at which the step keeps its full length.
+        corrected: Whether the moments are corrected for their start at zero.
+
+    """
 
     buffer: Annotated[int, COUNT] = 10
     server_lr: Annotated[float, above(0)] = 0.001

@@ -49,7 +49,17 @@ class FedAsyncState:
 
 @dataclass(frozen=True)
 class FedAsync(Settings):
-    """FedAsync with mixing rate `alpha` and one of three staleness functions."""
+    """FedAsync with one of three staleness functions.
+
+    Args:
+        alpha: The share that an update without staleness has in the new model.
+        staleness: How the weight of an update falls with its staleness τ in versions.
+        exponent: The exponent a of the staleness factor (1 + τ)^-a, if staleness is "polynomial".
+        hinge_slope: How fast the weight falls beyond this staleness, if staleness is "hinge".
+        hinge_grace: The staleness up to which an update has full weight, if staleness is "hinge".
+        proximal: The factor of the proximal term in the clients' loss; 0 leaves it out.
+
+    """
 
     alpha: Annotated[float, Range(0, 1, open_low=True)] = 0.6
     staleness: Staleness = "polynomial"

@@ -26,7 +26,14 @@ from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 @dataclass(frozen=True)
 class FedAU(CachedMethod):
-    """FedAU; `server_lr` is η, and `cutoff` is the longest interval in steps."""
+    """FedAU; `server_lr` is η.
+
+    Args:
+        buffer: The number of updates K in a step of the server.
+        server_lr: The server rate: the factor by which a step moves the model.
+        cutoff: The longest interval between two participations that is counted, in steps.
+
+    """
 
     buffer: Annotated[int, COUNT] = 10
     server_lr: Annotated[float, above(0)] = 1.0

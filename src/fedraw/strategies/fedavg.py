@@ -44,9 +44,17 @@ class FedAvgState:
 
 @dataclass(frozen=True)
 class FedAvg(Settings):
-    """FedAvg with all clients in every round, weighted by sample counts or uniformly.
+    """FedAvg with all clients in every round.
 
-    For `robust` and `robust_at`, see `core.robust`; they need all models of a round in memory.
+    The robust means need all models of a round in memory.
+
+    Args:
+        weighting: Whether clients are weighted by their samples, or all equally.
+        robust: A mean that one bad update cannot move far: "clip" shortens updates that are far
+            from the model, "trim" leaves out the extreme values of each coordinate.
+        robust_at: The strength of the robust mean: for "clip" a multiple of the median distance,
+            for "trim" the share of values that is left out on each side.
+
     """
 
     weighting: Literal["samples", "uniform"] = "samples"

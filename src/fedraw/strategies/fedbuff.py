@@ -65,7 +65,19 @@ class FedBuffState:
 class FedBuff(Settings):
     """FedBuff; `server_lr` is η, and `staleness` and `exponent` choose s(τ).
 
-    For `robust` and `robust_at`, see `core.robust`; they need all K differences in memory.
+    The robust means need all K differences in memory.
+
+    Args:
+        buffer: The number of updates K in a step of the server.
+        server_lr: The server rate: the factor by which a step moves the model.
+        staleness: How the weight of an update falls with its staleness τ in versions.
+        exponent: The exponent a of the staleness factor (1 + τ)^-a, if staleness is "polynomial".
+        unique: Whether a client that arrives again before a step replaces its earlier update.
+        robust: A mean that one bad update cannot move far: "clip" shortens updates that are far
+            from the model, "trim" leaves out the extreme values of each coordinate.
+        robust_at: The strength of the robust mean: for "clip" a multiple of the median distance,
+            for "trim" the share of values that is left out on each side.
+
     """
 
     buffer: Annotated[int, COUNT] = 10

@@ -52,7 +52,16 @@ class FedFaState:
 
 @dataclass(frozen=True)
 class FedFa(Settings):
-    """FedFa with a window of `buffer` models; for `robust` and `robust_at`, see `core.robust`."""
+    """FedFa with a window of models.
+
+    Args:
+        buffer: The number of last updates K whose models are averaged.
+        robust: A mean that one bad update cannot move far: "clip" shortens updates that are far
+            from the model, "trim" leaves out the extreme values of each coordinate.
+        robust_at: The strength of the robust mean: for "clip" a multiple of the median distance,
+            for "trim" the share of values that is left out on each side.
+
+    """
 
     buffer: Annotated[int, COUNT] = 10
     robust: Robust | None = None

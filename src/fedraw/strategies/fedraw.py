@@ -84,9 +84,22 @@ class FedRAWState:
 class FedRAW(Settings):
     """FedRAW and its ablations.
 
-    `cap` and `cap_at` bound the weight of one slot. `classes` are the labels of the model's
-    outputs, by default those of the driver; they matter only if labels are checked or inferred. For
-    `robust` and `robust_at`, see `core.robust`.
+    Args:
+        buffer: The number of updates K that the buffer holds.
+        dedup: Whether a client has at most one slot in the buffer.
+        weighting: Whether slots are weighted by rarity score, or all equally.
+        cap: How the weight of one slot is bounded: not at all, by lowering it once, or by lowering
+            all weights until none is above the bound.
+        cap_at: The bound on the weight of one slot, if there is a cap.
+        labels: What rarity scores are computed from: the declared label counts, these counts
+            checked against the updates, or the updates alone.
+        classes: The labels of the model's outputs, by default those of the driver; they matter only
+            if labels are checked or inferred.
+        robust: A mean that one bad update cannot move far: "clip" shortens updates that are far
+            from the model, "trim" leaves out the extreme values of each coordinate.
+        robust_at: The strength of the robust mean: for "clip" a multiple of the median distance,
+            for "trim" the share of values that is left out on each side.
+
     """
 
     buffer: Annotated[int, COUNT] = 10

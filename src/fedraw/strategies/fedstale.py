@@ -31,7 +31,21 @@ from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 @dataclass(frozen=True)
 class FedStale(CachedMethod):
-    """FedStale; `beta` is β, `server_lr` is η, and `cutoff` is FedAU's."""
+    """FedStale; `beta` is β, and `server_lr` is η.
+
+    Args:
+        buffer: The number of updates K in a step of the server.
+        server_lr: The server rate: the factor by which a step moves the model.
+        beta: How far cached differences correct a step: 0 not at all, 1 completely.
+        participation: The probability that a client takes part in a step: estimated from its past,
+            the same for all, or one.
+        average: The clients over which the cache is averaged: all members, or only those that have
+            sent an update.
+        refresh: When a cached difference is replaced if its client arrives twice in a buffer: after
+            the step, or on arrival.
+        cutoff: The longest interval between two participations that is counted, in steps.
+
+    """
 
     buffer: Annotated[int, COUNT] = 10
     server_lr: Annotated[float, above(0)] = 1.0

@@ -63,7 +63,15 @@ class FedStaleWeightState:
 
 @dataclass(frozen=True)
 class FedStaleWeight(Settings):
-    """FedStaleWeight; `server_lr` is η."""
+    """FedStaleWeight; `server_lr` is η.
+
+    Args:
+        buffer: The number of updates K in a step of the server.
+        server_lr: The server rate: the factor by which a step moves the model.
+        offset: A number that is added to the mean staleness of every client, so that clients
+            without staleness have a weight too.
+
+    """
 
     buffer: Annotated[int, COUNT] = 10
     server_lr: Annotated[float, above(0)] = 1.0

@@ -28,7 +28,15 @@ from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 @dataclass(frozen=True)
 class FedVARP(CachedMethod):
-    """FedVARP; `server_lr` is η, and `refresh` says when h_i takes the newest difference."""
+    """FedVARP; `server_lr` is η.
+
+    Args:
+        buffer: The number of updates K in a step of the server.
+        server_lr: The server rate: the factor by which a step moves the model.
+        refresh: When a cached difference is replaced if its client arrives twice in a buffer: after
+            the step, or on arrival.
+
+    """
 
     buffer: Annotated[int, COUNT] = 1
     server_lr: Annotated[float, above(0)] = 0.1

@@ -25,7 +25,14 @@ from fedraw.strategies.cached_steps import CachedMethod, CacheRule
 
 @dataclass(frozen=True)
 class MIFA(CachedMethod):
-    """MIFA; `server_lr` is η, and `wait` delays the first step until all clients sent an update."""
+    """MIFA; `server_lr` is η.
+
+    Args:
+        buffer: The number of updates K in a step of the server.
+        server_lr: The server rate: the factor by which a step moves the model.
+        wait: Whether the first step waits until every client has sent an update.
+
+    """
 
     buffer: Annotated[int, COUNT] = 10
     server_lr: Annotated[float, above(0)] = 1.0

@@ -175,7 +175,7 @@ class OnePassState:
 class OnePass(Settings):
     """A linear layer solved from sums; for the settings of the layer see `LinearHead`.
 
-    Attributes:
+    Args:
         prior: The temper of the prior: 1 expects labels as often as clients hold them, 0 expects
             all labels equally often.
         shrinkage: The part of the covariance that is replaced by a multiple of the identity, or

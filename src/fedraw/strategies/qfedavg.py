@@ -53,9 +53,15 @@ class QFedAvgState:
 
 @dataclass(frozen=True)
 class QFedAvg(Settings):
-    """q-FedAvg; `lr` is the local learning rate 1/L, and `p` weights the terms of the sums."""
+    """q-FedAvg with all clients in every round; `lr` is 1/L.
 
-    # Of the local training; None: the driver's.
+    Args:
+        lr: The learning rate of the local training; by default that of the driver.
+        q: How much more a client with a higher loss weighs; 0 weights all clients equally.
+        p: Whether a client's term counts by its number of samples, or all terms count the same.
+
+    """
+
     lr: Annotated[float | None, above(0), DERIVED] = None
     q: Annotated[float, at_least(0)] = 5.0
     p: Literal["uniform", "samples"] = "uniform"

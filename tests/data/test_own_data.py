@@ -291,6 +291,10 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         ],
         "client 1 has the label names dog, cat and client 0 has the label names cat, dog",
     ),
+    "label names of one": (
+        lambda: [(X, Y), Table({"x": X, "y": Y}, y=ClassLabel("cat", "dog"))],
+        "only one of client 0 and client 1 names its labels",
+    ),
     "one of many label names": (
         lambda: [
             Table({"x": X, "y": Y}, y=ClassLabel(*"abcdefghijk", last)) for last in ("l", "m")

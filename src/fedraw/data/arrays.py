@@ -322,16 +322,19 @@ def number_labels(
             f"label {largest} is too large for a class; number the labels from 0 without gaps, or "
             "give names as labels"
         )
-    found = np.unique(np.concatenate(texts)) if texts else np.arange(largest + 1)
-    names = tuple(map(str, found.tolist() if given is None else given))
+    if given is None:
+        given = (
+            np.unique(np.concatenate(texts)).tolist() if texts else [*map(str, range(largest + 1))]
+        )
+    names = tuple(map(str, given))
     number = {name: position for position, name in enumerate(names)}
     unknown = next((y for part in texts for y in part.tolist() if y not in number), None)
     if unknown is not None:
         raise BadInput(f"label {unknown!r} is not among label_names; {nearest(unknown, names)}")
-    return [
-        np.array([number[y] for y in part.tolist()] if part.dtype.kind == "U" else part, np.int64)
-        for part in parts
-    ], names
+    coded = [
+        [number[y] for y in part.tolist()] if part.dtype.kind == "U" else part for part in parts
+    ]
+    return [np.array(part, np.int64) for part in coded], names
 
 
 def _as_labels(key: str, array: Array) -> Array:

@@ -98,10 +98,10 @@ def load(
     """
     if name not in DATASETS:
         raise BadInput(f"unknown dataset {name!r}; {nearest(name, DATASETS)}")
-    _refuse_settings_without_effect(name, path, size, holdout)
+    _check_settings(name, path, size, holdout)
     if name in LESIONS:
-        size, holdout = _checked_size(size), _checked_holdout(holdout)
-        return load_copy(_copy(name, root, size), rng, holdout, progress)
+        copy = _copy(name, root, size or DEFAULT_SIZE)
+        return load_copy(copy, rng, holdout or DEFAULT_HOLDOUT, progress)
     if name in PUBLIC:
         dataset = load_copy(_copy(name, root), rng, None, progress)
     elif name in HISTOGRAMS:
@@ -163,16 +163,15 @@ def labels_only(name: str, histogram: Histogram, rng: np.random.Generator) -> Da
     names = list(histogram.counts)
     counts = whole_counts(list(histogram.counts.values()), lambda i: f"label {names[i]!r}")
     labels = np.repeat(np.arange(len(counts)), counts)
+    inputs = Inputs(np.zeros((len(labels), 0), np.float32))
+    whole = Dataset(name, inputs, labels, inputs.select([]), labels[:0], tuple(names))
     # As in the paper, the test set is drawn from all samples together, not label by label.
     kept, held = random_holdout(len(labels), histogram.holdout, rng)
-    return Dataset(
-        name, _no_pixels(len(kept)), labels[kept], _no_pixels(len(held)), labels[held], tuple(names)
-    )
+    return whole.keep(kept, held=held)
 
 
-def _refuse_settings_without_effect(
-    name: str, path: Path | None, size: int | None, holdout: str | None
-) -> None:
+def _check_settings(name: str, path: Path | None, size: int | None, holdout: str | None) -> None:
+    """Refuse settings without effect, and impossible ones of photographs."""
     if holdout is not None and name not in LESIONS:
         raise BadInput(
             f"dataset {name!r} takes no holdout, got {holdout!r}; leave it out (it is for "
@@ -185,26 +184,12 @@ def _refuse_settings_without_effect(
             "give the data root with data_root=..." if name in PUBLIC else "did you mean 'npz'?"
         )
         raise BadInput(f"dataset {name!r} takes no path, got {str(path)!r}; {remedy}")
-
-
-def _no_pixels(n: int) -> Inputs:
-    return Inputs(np.zeros((n, 0), np.float32))
+    if name in LESIONS and not (size is None or (type(size) is int and 1 <= size <= _MAX_SIZE)):
+        raise BadInput(f"size = {size!r}; it must be a whole number of pixels, 1 to {_MAX_SIZE}")
+    if holdout not in (None, *HOLDOUTS):
+        raise BadInput(f"unknown holdout {holdout!r}; {nearest(str(holdout), HOLDOUTS)}")
 
 
 def _copy(name: str, root: Path | None, size: int | None = None) -> Copy:
     folder = data_root(root, name)
     return LESIONS[name](folder, size) if name in LESIONS else _OTHERS[name](folder)
-
-
-def _checked_size(size: int | None) -> int:
-    if size is None:
-        return DEFAULT_SIZE
-    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= _MAX_SIZE:
-        raise BadInput(f"size = {size!r}; it must be a whole number of pixels, 1 to {_MAX_SIZE}")
-    return size
-
-
-def _checked_holdout(holdout: str | None) -> str:
-    if holdout is not None and holdout not in HOLDOUTS:
-        raise BadInput(f"unknown holdout {holdout!r}; {nearest(holdout, HOLDOUTS)}")
-    return holdout or DEFAULT_HOLDOUT

@@ -105,22 +105,25 @@ def _read_columns(wanted: Columns, kinds: Mapping[Any, Any]) -> Samples:
     # A column of a Hugging Face Dataset may have an array in each row.
     alone = from_hf and (wanted.inputs is None or isinstance(wanted.inputs, str))
     x = values[inputs[0]] if alone else _stacked_columns(inputs, values)
-    groups = None if wanted.groups is None else values[wanted.groups]
     name = "huggingface" if from_hf else "table"
     found = replace(
-        read_samples(x, values[wanted.labels], groups, name=name),
+        read_samples(x, values[wanted.labels], values.get(wanted.groups), name=name),
         label_names=getattr(kinds[wanted.groups or wanted.labels], "names", None),
         features=() if alone else tuple(map(str, inputs)),
     )
     if from_hf:
         rest = [c for c, kind in kinds.items() if c not in used and _can_name_clients(kind)]
         found = replace(found, columns=_names_of_clients(data, rest))
-    if wanted.client is None:
-        return found
-    with error_context(f"client = {wanted.client!r}"):
-        column = read_columns({str(wanted.client): values[wanted.client]}, len(found.inputs))
-        shares = by_column(column[str(wanted.client)])
-    return replace(found, owners=owners_of(shares, len(found.inputs)), clients=tuple(shares))
+    return found if wanted.client is None else _with_clients(found, wanted.client, values)
+
+
+def _with_clients(found: Samples, client: str, values: Mapping[Any, Array]) -> Samples:
+    """Return the samples with the client of each of them, which a column names."""
+    size = len(found.inputs)
+    with error_context(f"client = {client!r}"):
+        column = read_columns({str(client): values[client]}, size)
+        shares = by_column(column[str(client)])
+    return replace(found, owners=owners_of(shares, size), clients=tuple(shares))
 
 
 def _inputs(wanted: Columns, rest: Sequence[Any], from_hf: bool) -> list[Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedraw.data.readers import Copy, Samples, find_copy
+from fedraw.data.readers import Content, Copy, find_copy
 from fedraw.data.releases import RELEASES
 from fedraw.errors import BadInput
 
@@ -35,7 +35,7 @@ def find_flights(root: Path) -> Copy:
     return find_copy(FLIGHTS, root, (source.folder,), {source.members: 1}, read_flights)
 
 
-def read_flights(path: Path) -> Samples:
+def read_flights(path: Path) -> Content:
     """Read the flights that arrived, from a zipped CSV file."""
     try:
         with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as file:
@@ -55,7 +55,7 @@ def read_flights(path: Path) -> Samples:
         raise BadInput(f"{path}: {problem}; download it again") from None
     labels = np.searchsorted(_LATE_FROM, delays, side="right").astype(np.int64)
     columns = {name: np.array([row[name] for row in arrived]) for name in COLUMNS}
-    return Samples(inputs, labels, columns)
+    return Content(inputs, labels, columns)
 
 
 def features(row: Mapping[str, str]) -> list[float]:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraw.core.types import Ints
-from fedraw.data.readers import PART, Copy, Samples, find_copy, read_bytes
+from fedraw.data.readers import PART, Content, Copy, find_copy, read_bytes
 from fedraw.data.releases import RELEASES, Release
 from fedraw.errors import BadInput
 
@@ -51,7 +51,7 @@ def find_emnist(root: Path) -> Copy:
     return find_copy(EMNIST, root, _EMNIST_FOLDERS, wanted, read_emnist, units=f"*{_IMAGES}*")
 
 
-def read_emnist(images_file: Path) -> Samples:
+def read_emnist(images_file: Path) -> Content:
     """Read a file of images, and the file of their labels beside it."""
     name = images_file.name.removesuffix(".gz").replace(_IMAGES, _LABELS)
     labels_file = next(images_file.parent.glob(f"{name}*"), images_file.with_name(name))
@@ -115,7 +115,7 @@ def find_cifar10(root: Path) -> Copy:
     return copy
 
 
-def read_cifar10(file: Path) -> Samples:
+def read_cifar10(file: Path) -> Content:
     """Read a binary batch: for each image the label, then 1,024 red, green and blue bytes each."""
     content = np.frombuffer(read_bytes(file), np.uint8)
     if not len(content) or len(content) % (1 + _PIXELS):
@@ -127,7 +127,7 @@ def read_cifar10(file: Path) -> Samples:
     return _samples(file, CIFAR10, rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0])
 
 
-def _samples(file: Path, release: Release, images: Pixels, labels: Pixels) -> Samples:
+def _samples(file: Path, release: Release, images: Pixels, labels: Pixels) -> Content:
     """Return the samples of a file in the part that its name says; refuse unknown labels."""
     numbers: Ints = labels.astype(np.int64)
     outside = numbers >= release.labels
@@ -138,4 +138,4 @@ def _samples(file: Path, release: Release, images: Pixels, labels: Pixels) -> Sa
             f"{release.labels - 1}; download it again"
         )
     part = "test" if "test" in file.name else "train"
-    return Samples(images, numbers, {PART: np.full(len(images), part)})
+    return Content(images, numbers, {PART: np.full(len(images), part)})

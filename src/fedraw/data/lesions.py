@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedraw.data.readers import LESION, Copy, Samples, search_places
+from fedraw.data.readers import LESION, Content, Copy, search_places
 from fedraw.data.releases import LESION_IDS, RELEASES, Release
 from fedraw.errors import BadInput, MissingExtra, nearest
 from fedraw.storage.tables import UnreadableCell, open_table, parse_name, quoted
@@ -62,7 +62,7 @@ class Photographs:
             return [], [f"all {len(lacks):,} images"]
         return [there[image] for image in images if image in there], lacks
 
-    def read(self, file: Path) -> Samples:
+    def read(self, file: Path) -> Content:
         """Decode one photograph."""
         try:
             pixels, extent = decoded(file, self.size)
@@ -70,7 +70,7 @@ class Photographs:
             raise BadInput(f"{file}: does not decode ({_reason(error)}); replace it") from None
         label, lesion = self.diagnoses()[file.stem]
         columns = {} if lesion is None else {LESION: np.array([lesion])}
-        return Samples(pixels[None], np.array([label]), columns, (extent,))
+        return Content(pixels[None], np.array([label]), columns, (extent,))
 
 
 def find_ham10000(root: Path, size: int | None) -> Copy:

@@ -177,7 +177,12 @@ def _read_clients(data: list[Any] | dict[Any, Any]) -> Samples:
             if not len(parts[-1].inputs):
                 raise BadInput("the client has no samples; give it some, or leave it out")
             check_finite("inputs", parts[-1].inputs)
-        check_alike(parts[0], parts[-1], f"client {clients[0]!r}", f"client {client!r}")
+        first, this = f"client {clients[0]!r}", f"client {client!r}"
+        if (parts[0].label_names is None) != (parts[-1].label_names is None):
+            raise BadInput(
+                f"only one of {first} and {this} names its labels; give all the same names"
+            )
+        check_alike(parts[0], parts[-1], first, this)
     tests = [part.test for part in parts if part.test is not None]
     return replace(
         _concatenated(parts),
@@ -199,7 +204,7 @@ def _concatenated(parts: Sequence[Samples]) -> Samples:
         Inputs(np.concatenate([part.inputs[:] for part in parts])),
         joined("labels"),
         joined("targets"),
-        next((part.label_names for part in parts if part.label_names is not None), None),
+        parts[0].label_names,
         parts[0].features,
     )
 

@@ -43,7 +43,7 @@ PART, LESION = "part", "lesion"
 HOLDOUTS = ("random", "grouped")
 
 
-class Samples(NamedTuple):
+class Content(NamedTuple):
     """The content of a file.
 
     `columns` has the values of each sample, as text or whole numbers. `extents` has the width and
@@ -71,7 +71,7 @@ class Copy:
     searched: str
     files: Sequence[Path]
     listed: Callable[[], tuple[Sequence[Path], Sequence[str]]]
-    read: Callable[[Path], Samples]
+    read: Callable[[Path], Content]
     size: int | None = None
     block: int = 1
 
@@ -81,7 +81,7 @@ def find_copy(
     root: Path,
     folders: Sequence[str],
     wanted: Mapping[str, int],
-    read: Callable[[Path], Samples],
+    read: Callable[[Path], Content],
     units: str = "*",
 ) -> Copy:
     """Find a release in one of several folders, the most complete one.
@@ -91,7 +91,7 @@ def find_copy(
     """
     places = [
         {
-            pattern: sorted((root / folder).glob(pattern))[:count]
+            pattern: sorted(filter(Path.is_file, (root / folder).glob(pattern)))[:count]
             for pattern, count in wanted.items()
         }
         for folder in folders
@@ -126,16 +126,12 @@ def load_copy(
         columns[column] = np.array(names)[columns[column]] if names else columns[column]
     kept, held = _split(copy, labels, columns, holdout, rng)
     inputs = Inputs(entry.array("inputs"), sha256=entry.sha256("inputs"))
-    return Dataset(
-        release.name,
-        inputs.select(kept),
-        labels[kept],
-        inputs.select(held),
-        labels[held],
-        release.label_names,
-        tuple(entry.info["notes"]),
-        columns={c: values[kept] for c, values in columns.items() if c not in (PART, LESION)},
+    none, notes = inputs.select([]), tuple(entry.info["notes"])
+    names = {column: columns[column] for column in columns if column not in (PART, LESION)}
+    whole = Dataset(
+        release.name, inputs, labels, none, labels[:0], release.label_names, notes, columns=names
     )
+    return whole.keep(kept, held=held)
 
 
 def check_copy(copy: Copy, progress: Progress | None) -> CheckReport:
@@ -184,7 +180,7 @@ def read_bytes(file: Path) -> bytes:
 def _write(copy: Copy, progress: Progress | None, draft: cache.Draft) -> cache.Facts:
     """Write inputs, labels and columns to the cache; texts of a column are numbered."""
     refuse_incomplete(copy)
-    rest: list[Samples] = []
+    rest: list[Content] = []
 
     def inputs() -> Iterator[Array]:
         for samples in _read(copy, copy.listed()[0], "reading", progress):
@@ -208,14 +204,14 @@ def _read(
     activity: str,
     progress: Progress | None,
     damaged: list[str] | None = None,
-) -> Iterator[Samples]:
+) -> Iterator[Content]:
     """Read files in threads, and yield their samples in order.
 
     With `damaged`, errors are appended to it instead of raised. Images are decoded without the
     interpreter lock, so threads run in parallel.
     """
 
-    def attempt(file: Path) -> Samples | BadInput:
+    def attempt(file: Path) -> Content | BadInput:
         try:
             return copy.read(file)
         except BadInput as problem:
@@ -234,23 +230,23 @@ def _read(
         for start in range(0, len(files), copy.block):
             tell(start)
             for found in pool.map(attempt, files[start : start + copy.block]):
-                if isinstance(found, Samples):
+                if isinstance(found, Content):
                     yield found
                 elif damaged is not None:
                     damaged += str(found).splitlines()
     tell(len(files))
 
 
-def _without_inputs(samples: Samples) -> Samples:
+def _without_inputs(samples: Content) -> Content:
     return samples._replace(inputs=np.empty(0))
 
 
-def _joined_columns(parts: Sequence[Samples]) -> dict[str, Array]:
+def _joined_columns(parts: Sequence[Content]) -> dict[str, Array]:
     columns = parts[0].columns if parts else ()
     return {column: np.concatenate([part.columns[column] for part in parts]) for column in columns}
 
 
-def _described(release: Release, parts: Sequence[Samples]) -> tuple[Counts, tuple[str, ...]]:
+def _described(release: Release, parts: Sequence[Content]) -> tuple[Counts, tuple[str, ...]]:
     """Return the counts of all samples, and notes on differences from the official release."""
     labels = np.concatenate([np.empty(0, np.int64), *(part.labels for part in parts)])
     of = _joined_columns(parts).get(PART, np.full(len(labels), "all"))

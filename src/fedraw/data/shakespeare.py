@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedraw.data.readers import Copy, Samples, find_copy, read_bytes
+from fedraw.data.readers import Content, Copy, find_copy, read_bytes
 from fedraw.data.releases import RELEASES
 from fedraw.errors import BadInput
 
@@ -38,7 +38,7 @@ def find_shakespeare(root: Path) -> Copy:
     return find_copy(SHAKESPEARE, root, (source.folder,), plays, read_play)
 
 
-def read_play(path: Path) -> Samples:
+def read_play(path: Path) -> Content:
     """Read the pieces of all roles of one play."""
     text = read_bytes(path).decode("latin-1")
     play = path.name.removesuffix("_gut_f.txt")
@@ -47,7 +47,7 @@ def read_play(path: Path) -> Samples:
     if not any(sizes):
         raise BadInput(f"{path}: has no speeches of the form '  Name. Text'; download it again")
     codes = np.concatenate(list(by_role.values()))
-    return Samples(
+    return Content(
         np.delete(codes, BEFORE, axis=1).astype(np.int16),
         _LABEL_OF[codes[:, BEFORE]],
         {

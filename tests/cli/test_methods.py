@@ -35,9 +35,6 @@ def test_json_has_the_settings_and_their_types(tmp_path: Path) -> None:
     assert found["settings"] == {"server_lr": 0.1, "tau_algo": "clients", "age": "contact"}
     assert found["types"]["tau_algo"] == 'int | "clients"'
     assert found["meanings"]["server_lr"].startswith("The server rate: the factor by which")
-        found["meanings"]["server_lr"]
-        == "The server rate: the factor by which a step moves the model."
-    )
     assert (found["source"], found["relation"]) == ("its authors' code", "")
     assert found["server_models"] == {"always": 3, "per_slot": 0, "per_client": 1}
     listed = json.loads(fedraw("methods", "--json", cwd=tmp_path).stdout)["methods"]

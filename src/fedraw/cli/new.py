@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from fedraw.cli import console
-from fedraw.cli.schema import SCHEMA_FILE, write_schema
 from fedraw.errors import BadInput
 
 
@@ -17,6 +16,8 @@ def new(
     spec_file: Annotated[Path, typer.Argument(metavar="SPEC.toml", help="The file to write.")],
 ) -> None:
     """Write a commented spec to start from, and beside it the schema that editors check it by."""
+    from fedraw.experiment.schema import SCHEMA_FILE, write_schema
+
     template = files("fedraw.experiment").joinpath("template.toml").read_text(encoding="utf-8")
     try:
         with spec_file.open("x", encoding="utf-8") as file:

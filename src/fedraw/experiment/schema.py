@@ -6,6 +6,7 @@ sections are left to `fedraw run`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import MISSING
 from pathlib import Path
@@ -15,7 +16,11 @@ from fedraw.core.settings import Key, Range, With, alternatives, keys, meanings
 from fedraw.core.text import one_line
 from fedraw.experiment.sections import KnownOrPlugin, StrategySpec
 from fedraw.experiment.spec import VERSION, sections
+from fedraw.storage.files import atomic_write
 from fedraw.strategies.catalog import CATALOG, Method
+
+# The file beside a SPEC.toml that `fedraw new` names in its first line.
+SCHEMA_FILE = "fedraw.schema.json"
 
 PLUGIN = {"type": "string", "pattern": ":"}
 _TYPES = {int: "integer", float: "number", str: "string", bool: "boolean", Path: "string"}
@@ -49,6 +54,11 @@ def spec_schema() -> dict[str, Any]:
         },
         "additionalProperties": False,
     }
+
+
+def write_schema(path: Path) -> None:
+    """Write the schema to a file."""
+    atomic_write(path, json.dumps(spec_schema(), indent=2).encode() + b"\n")
 
 
 def _section(kind: Any) -> dict[str, Any]:

@@ -330,13 +330,13 @@ class Participation:
     >>> own = Participation()
     >>> own.rare_arrived(stale=4)
     >>> own.aggregated(["rare", "other"], [0.75, 0.25], rare={"rare"})
-    >>> found = own.metrics(any_rare=True)
+    >>> found = own.metrics(arrivals=2, any_rare=True)
     >>> found["BufPres"], found["RareMeanStale"], found["Rho"]
     (100.0, 4.0, 1.25)
     """
 
     def __init__(self, attacker: ClientId | None = None) -> None:
-        self.arrivals = self.aggregations = 0
+        self.aggregations = 0
         self._attacker = attacker
         self._with_rare = 0
         self._rare_arrivals = 0
@@ -384,13 +384,13 @@ class Participation:
             own = (w for c, w in zip(buffer, known, strict=True) if c == self._attacker)
             self._attacker_weights.append(sum(own))
 
-    def metrics(self, any_rare: bool) -> dict[str, float | None]:
+    def metrics(self, arrivals: int, *, any_rare: bool) -> dict[str, float | None]:
         """Return all statistics by name; `any_rare` says whether a client was ever rare."""
         arrived, longest, total = self._rare_arrivals, self._rare_stale_max, self.aggregations
         claims, attacked = self._attacker_weights, self._attacker is not None
         return {
             "BufPres": _share(self._with_rare, total) if any_rare else None,
-            "RarePart": _share(arrived, self.arrivals) if any_rare else None,
+            "RarePart": _share(arrived, arrivals) if any_rare else None,
             "RareMeanStale": self._rare_stale_sum / arrived if arrived else None,
             "RareMaxStale": None if longest is None else float(longest),
             "RareHoldsMax": _share(self._rare_on_top, total) if any_rare else None,
@@ -409,7 +409,7 @@ def _share(part: int, whole: int) -> float | None:
 
 
 # Every other metric is the user's own.
-BUILT_IN = frozenset({*METRICS, "RareInfluence", *Participation().metrics(False)})
+BUILT_IN = frozenset({*METRICS, "RareInfluence", *Participation().metrics(0, any_rare=False)})
 
 
 class Influence:

@@ -299,7 +299,6 @@ def arrival_record(
     event: int,
     time: float,
     client: ClientId,
-    *,
     handed_out: tuple[int, float, int],
     versions: tuple[int, int],
     contents: tuple[Sequence[ClientId], Sequence[float]],

@@ -82,6 +82,7 @@ class RunState:
         self.limit: int | None = None  # the number of events to run
         self.epoch: float | None = None  # unix seconds at the log's time 0, on a server
         self.events = 0  # updates that have reached the server, including refused ones
+        self.accepted = 0  # those that were not refused
         self.time = 0.0  # of the last record
         self.version = 0
         # Clients: their latest label counts (those that left included), who is away, who is rare.
@@ -138,10 +139,11 @@ class RunState:
 
     def apply(self, record: Record) -> None:
         """Take in the next record of the log."""
-        if not isinstance(record, StartRecord):
-            self.time = record.time
-        take = _TAKES.get(type(record))
-        if take is not None:
+        if type(record) is ArrivalRecord:  # nearly all records are arrivals
+            self._arrive(record)
+        elif take := _TAKES.get(type(record)):
+            if not isinstance(record, StartRecord):
+                self.time = record.time
             take(self, record)
 
     def _begin(self, record: StartRecord) -> None:
@@ -153,27 +155,27 @@ class RunState:
         self._watches = [GoalWatch(goal) for goal in (*RARE_GOALS, *labels)]
 
     def _arrive(self, record: ArrivalRecord) -> None:
-        client, stale = record.client, record.staleness_events
-        self.events, self.version = record.event, record.version
+        client, event, stale = record.client, record.event, record.staleness_events
+        self.time = time = record.time
+        self.events, self.version = event, record.version
+        self.accepted += 1
         site = self.sites.get(client) or self._site(client)
         site.arrivals += 1
-        site.heard = record.time
+        site.heard, site.last_stale, site.back_off = time, stale, None
         site.stale_sum += stale
-        site.last_stale = stale
-        site.back_off = None
-        site.events.append(record.event)
+        site.events.append(event)
         if len(site.events) > ARRIVALS:
             del site.events[0]
         if record.metrics:
             self._reports[client] = record.metrics
-        self._participation.arrivals += 1
         if client in self.rare:
             self._participation.rare_arrived(stale)
         if record.buffer:  # the buffer of a round is empty until the round closes
             self.buffer = record
         if record.aggregated:
-            self.aggregated_at = record.event
-            self.waiting.clear()
+            self.aggregated_at = event
+            if self.waiting:
+                self.waiting.clear()
             self._participation.aggregated(record.buffer, record.weights, self.rare)
             self._influence.aggregated(record.buffer, record.weights, self.size, self.away)
         elif not record.buffer:
@@ -300,11 +302,6 @@ class RunState:
         return self.end is not None
 
     @property
-    def accepted(self) -> int:
-        """The number of updates that were not refused."""
-        return self._participation.arrivals
-
-    @property
     def attacker(self) -> ClientId | None:
         """The client that misreports its labels, if there is one."""
         return self.start.attacker if self.start else None
@@ -374,7 +371,7 @@ class RunState:
 
     def participation(self) -> dict[str, float | None]:
         """Return the statistics of arrivals and of the buffer so far; see `Participation`."""
-        return self._participation.metrics(self.any_rare)
+        return self._participation.metrics(self.accepted, any_rare=self.any_rare)
 
     def influence(self) -> dict[ClientId, float]:
         """Return the mean weight of each client over the aggregations so far; see `Influence`."""
@@ -448,10 +445,9 @@ def without_zeros(counts: Mapping[str, int]) -> Mapping[str, int]:
     return counts if all(counts.values()) else {label: n for label, n in counts.items() if n}
 
 
-# What changes with each kind of record; scores and the former records of segments change nothing.
+# What other records than arrivals change; scores and the former records of segments change nothing.
 _TAKES: dict[type[Record], Callable[[RunState, Any], None]] = {
     StartRecord: RunState._begin,
-    ArrivalRecord: RunState._arrive,
     EvaluationRecord: RunState._evaluate,
     RejectedRecord: RunState._refuse,
     LostRecord: RunState._lose,

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
+from fedraw.experiment.sections import Ratio
 from fedraw.experiment.spec import Spec
 from fedraw_studies.arena_design import ArenaSetting, arena_at
 from fedraw_studies.artefacts import (
@@ -151,6 +152,25 @@ def _of_level(scale: Scale) -> Iterator[OnePassRow]:
             yield OnePassRow(dataset, "the paper's", name, spec, seeds, False)
         for name in own["trained"]:
             yield OnePassRow(dataset, "the paper's", name, trained[name], seeds, True)
+        yield from _of_level_speeds(dataset, trained, features)
+
+
+def _of_level_speeds(
+    dataset: str, trained: Mapping[str, Spec], features: Mapping[str, Any] | None
+) -> Iterator[OnePassRow]:
+    """Yield the settings in which the holders of rare labels are slower by a factor."""
+    table, own = one_pass_file(), one_pass_file()["level"]["slower"]
+    seeds = tuple(own["seeds"])
+    for setting, ratio in own["ratios"].items() if dataset in own["datasets"] else ():
+        slow = {
+            name: replace(spec, speeds=Ratio(ratio, arrivals=spec.speeds.arrivals))
+            for name, spec in trained.items()
+        }
+        for name, strategy in table["methods"].items():
+            spec = _solved(next(iter(slow.values())), strategy, features)
+            yield OnePassRow(dataset, setting, name, spec, seeds, False)
+        for name in table["level"]["trained"]:
+            yield OnePassRow(dataset, setting, name, slow[name], seeds, True)
 
 
 def _solved(spec: Spec, strategy: Mapping[str, Any], features: Mapping[str, Any] | None) -> Spec:

@@ -261,10 +261,10 @@ def test_indices_divide_the_data_as_a_function_does() -> None:
         ({"drift": {"kind": "move"}}, r"drift = .*: give fedraw.Drift\(...\)"),
         ({"jobs": 0}, "jobs = 0 must be a whole number, at least 1"),
         ({"out": 3}, "out = 3 must be a path"),
-        ({"resume": "yes"}, "resume = 'yes' must be True or False"),
+        ({"resume": "yes"}, "resume = 'yes' must be true or false"),
         ({"resume": True}, "only a run with a folder can be resumed"),
         ({"callbacks": [3]}, "callbacks has 3; give functions"),
-        ({"executor": "threads"}, "executor = 'threads' is unknown"),
+        ({"executor": "threads"}, "executor = 'threads' must be 'inline' or 'batched'"),
         ({"device": 3}, "^device = 3 must be a text"),
         ({"data": "digts"}, "digts"),
         (

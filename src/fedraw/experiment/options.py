@@ -6,8 +6,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
+from fedraw.core.settings import Settings, at_least
 from fedraw.data.releases import Progress as DataProgress
 from fedraw.errors import BadInput
 from fedraw.eventlog.records import Record
@@ -20,7 +21,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Settings):
     """How a run is executed. No option changes the results.
 
     Args:
@@ -45,7 +46,7 @@ class Options:
     """
 
     executor: ExecutorKind = "inline"
-    workers: int = 1
+    workers: Annotated[int, at_least(0)] = 1
     address: str | None = None
     data_root: Path | None = None
     data_progress: DataProgress | None = None
@@ -56,10 +57,8 @@ class Options:
     observe: Callable[[Record], None] | None = None
     keep_log: bool = False
 
-    def __post_init__(self) -> None:
-        known = get_args(ExecutorKind)
-        if self.executor not in known:
-            raise BadInput(f"executor = {self.executor!r} is unknown; known: {', '.join(known)}")
+    def validate(self) -> None:
+        """Refuse to keep and to replace the same runs."""
         if self.resume and self.force:
             raise BadInput("resume=True and force=True exclude each other; give one")
 

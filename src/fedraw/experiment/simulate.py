@@ -225,8 +225,8 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         workers if address is None or jobs != 1 else 0,
         address,
         None if data_root is None else _path("data_root", data_root),
-        resume=_flag("resume", resume),
-        force=_flag("force", force),
+        resume=resume,
+        force=force,
         keep_log=True,
     )
     return _run(own, parts, folder, options, workers, progress, callbacks)

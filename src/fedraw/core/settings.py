@@ -38,7 +38,7 @@ _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
 @runtime_checkable
-class Rule(Protocol):
+class ValueRule(Protocol):
     """A rule for the value of a key; its text continues "key = value must be"."""
 
     def holds(self, value: Any) -> bool:
@@ -147,7 +147,7 @@ class Key:
     name: str
     kind: Any
     default: Any
-    rules: tuple[Rule, ...]
+    rules: tuple[ValueRule, ...]
     goes_with: tuple[With, ...]
     marks: tuple[Mark, ...]
 
@@ -180,7 +180,7 @@ def _keys(kind: Any) -> dict[str, Key]:
         made = own.default_factory
         default = own.default if made is MISSING else made()
         found[own.name] = Key(
-            own.name, hint, default, _only(Rule, rules), _only(With, rules), _only(Mark, rules)
+            own.name, hint, default, _only(ValueRule, rules), _only(With, rules), _only(Mark, rules)
         )
     return found
 

@@ -35,12 +35,21 @@ from stress.mutations import Mutant, mutants
 
 ROOT = Path(__file__).resolve().parent.parent
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.txt")
-COPIED = ("src", "tests", "examples", "benchmarks", "conftest.py", "pyproject.toml", "README.md")
+COPIED = (
+    "src",
+    "tests",
+    "docs",
+    "examples",
+    "benchmarks",
+    "conftest.py",
+    "pyproject.toml",
+    "README.md",
+)
 # Folders of tests that can kill a mutant of a package, besides those with its name.
 TESTS = {
-    "core": ("strategies", "metrics", "simulation"),
+    "core": ("strategies", "eventlog", "simulation"),
     "strategies": ("simulation",),
-    "metrics": ("simulation",),
+    "eventlog": ("report", "simulation"),
     "server": (),
 }
 # Long tests, and the modules that they test; they are left out for other modules.
@@ -252,7 +261,7 @@ def main() -> None:
         "--tested", action="store_true", help="skip the check that the tests pass without a mutant"
     )
     given = parser.parse_args()
-    packages = given.package or ["core", "strategies", "metrics"]
+    packages = given.package or ["core", "strategies", "eventlog"]
     drawn = sample(packages, 10**9 if given.file else given.sample, given.seed)
     if given.file:
         own = [mutant for mutant in drawn if mutant.path == given.file]

@@ -129,3 +129,14 @@ def test_an_arrival_is_recorded_by_what_the_client_was_handed() -> None:
         7, 9.0, "a", handed_out=handed_out, versions=(3, 3), contents=(["a", "b"], weights)
     )
     assert (still.aggregated, still.weights) == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "has_marks"),
+    [([(60.0, 90.0)] * 5, True), ([(60.0, 90.0)] * 4, False), ([(60.0, None)] * 5, False)],
+)
+def test_marks_need_five_evaluations_of_rare_labels(
+    evaluations: list[tuple[float, float | None]], has_marks: bool
+) -> None:
+    state = RunState.of(hand_made.records("fedraw", 1, evaluations))
+    assert bool(state.reached) == has_marks

@@ -302,7 +302,7 @@ AnyRun = HasSummary | HasSummaries | Path | str
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class SeedRun:
     """One seed, read from its log."""
 
     summary: Mapping[str, Any]
@@ -311,7 +311,7 @@ class Run:
     folder: Path
 
     @classmethod
-    def of(cls, state: RunState, folder: Path) -> Run:
+    def of(cls, state: RunState, folder: Path) -> SeedRun:
         """Return the run of a log that has begun."""
         assert state.start is not None
         return cls(state.summary(), state.start, state.evaluations, folder)
@@ -322,7 +322,7 @@ class Group:
     """One row of a comparison and its runs."""
 
     row: ComparisonRow
-    runs: Sequence[Run]
+    runs: Sequence[SeedRun]
 
     @property
     def name(self) -> str:
@@ -444,7 +444,7 @@ def _mean(row: ComparisonRow, metric: str) -> float:
     return row.metrics[metric].mean or 0.0
 
 
-def grouped(runs: Sequence[Run], *, last: bool = False) -> list[Group]:
+def grouped(runs: Sequence[SeedRun], *, last: bool = False) -> list[Group]:
     """Return the rows of a comparison with their runs; the names of the rows are distinct."""
     rows = _rows([{**run.summary, "folder": run.folder} for run in runs], last=last)
     return [Group(row, [runs[i] for i in own]) for row, own in rows]
@@ -639,18 +639,18 @@ def _not_a_run(thing: object) -> BadInput:
     )
 
 
-def _read(log: Path) -> Run:
+def _read(log: Path) -> SeedRun:
     state = RunState.read(log)
     if not state.finished:
         raise BadInput(
             f"{log.parent} is not finished; continue it with resume=True, or leave it out"
         )
-    return Run.of(state, log.parent)
+    return SeedRun.of(state, log.parent)
 
 
 def _with_goals(run: HasSummary | Mapping[str, Any], goals: Sequence[Goal]) -> Mapping[str, Any]:
     """Return a summary with its folder, if it has one, and the costs of reaching each goal."""
-    if isinstance(run, Run):
+    if isinstance(run, SeedRun):
         run = replace(run, summary={**run.summary, "folder": run.folder})
     if not goals:
         return run if isinstance(run, Mapping) else run.summary

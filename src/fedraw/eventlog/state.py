@@ -66,7 +66,7 @@ class Site:
     heard: float | None = None  # when its last update arrived, refused ones included
     stale_sum: int = 0
     last_stale: int | None = None
-    events: list[int] = field(default_factory=list)  # of its last arrivals
+    events: list[int] = field(default_factory=list)  # of its last arrivals, at least 64 of them
     back_off: NoteRecord | None = None
 
 
@@ -164,8 +164,8 @@ class RunState:
         site.heard, site.last_stale, site.back_off = time, stale, None
         site.stale_sum += stale
         site.events.append(event)
-        if len(site.events) > ARRIVALS:
-            del site.events[0]
+        if len(site.events) >= 2 * ARRIVALS:  # now and then, because it moves the others
+            del site.events[:ARRIVALS]
         if record.metrics:
             self._reports[client] = record.metrics
         if client in self.rare:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedraw.core.types import ClientId
-from fedraw.eventlog.compare import ComparisonRow, Group, Run, Stat, reached_of
+from fedraw.eventlog.compare import ComparisonRow, Group, SeedRun, Stat, reached_of
 from fedraw.eventlog.goals import MARKS, Goal
 from fedraw.eventlog.metrics import PARTICIPATION, VALUES_OF
 from fedraw.eventlog.state import RunState
@@ -207,7 +207,7 @@ def days_of(data: ReportData) -> str:
     return " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else ""
 
 
-def timing_of(run: Run) -> dict[str, Any]:
+def timing_of(run: SeedRun) -> dict[str, Any]:
     """Return the content of the run's timing.json; empty if it cannot be read."""
     try:
         content = json.loads((run.folder / "timing.json").read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedraw.core.text import counted, duration, one_line
-from fedraw.eventlog.compare import Group, Run
+from fedraw.eventlog.compare import Group, SeedRun
 from fedraw.report.formatting import span
 from fedraw.report.report_data import ReportData, interruption, rare_labels
 from fedraw.report.tables import seeds_of, stat_of
@@ -216,18 +216,18 @@ def _and(names: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def _name(name: str, run: Run) -> str:
+def _name(name: str, run: SeedRun) -> str:
     seed = run.start.seed
     return name if seed is None else f"{name}, seed {seed}"
 
 
-def _clients(run: Run) -> int | None:
+def _clients(run: SeedRun) -> int | None:
     """Return the number of clients in the spec; for a real federation, of all that took part."""
     wanted: int | None = run.summary["spec"].get("partition", {}).get("clients")
     return len(run.summary["influence"]) if run.start.is_server else wanted
 
 
-def _events(run: Run) -> int | None:
+def _events(run: SeedRun) -> int | None:
     """Return the number of events in the spec; for a real federation, those that happened."""
     wanted: int | None = run.summary["spec"].get("run", {}).get("events")
     happened: int = run.summary["events"]

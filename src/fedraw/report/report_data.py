@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from fedraw.core.types import ClientId
 from fedraw.errors import BadInput
-from fedraw.eventlog.compare import Group, Run, Stat, grouped
+from fedraw.eventlog.compare import Group, SeedRun, Stat, grouped
 from fedraw.eventlog.log_file import find_logs
 from fedraw.eventlog.records import ArrivalRecord, EvaluationRecord, Record
 from fedraw.eventlog.state import RunState
@@ -37,7 +37,7 @@ class ReportData:
         return [group.name for group in self.groups]
 
     @property
-    def runs(self) -> Iterator[tuple[str, Run]]:
+    def runs(self) -> Iterator[tuple[str, SeedRun]]:
         """Each seed with the name of its group."""
         for group in self.groups:
             for run in group.runs:
@@ -54,7 +54,7 @@ def read_report_data(folders: Iterable[Path], *, last: bool = False) -> ReportDa
 
     Metrics are means of the last five evaluations, or with `last` those of the last model.
     """
-    runs: list[Run] = []
+    runs: list[SeedRun] = []
     histories: dict[Path, RunHistory] = {}
     for log in dict.fromkeys(log for folder in folders for log in find_logs(folder)):
         run, history = _read(log)
@@ -66,7 +66,7 @@ def read_report_data(folders: Iterable[Path], *, last: bool = False) -> ReportDa
     return ReportData(groups, by_name, last)
 
 
-def interruption(run: Run) -> str:
+def interruption(run: SeedRun) -> str:
     """Return where an unfinished run ends, as text; empty for a finished run."""
     if run.summary["finished"]:
         return ""
@@ -87,7 +87,7 @@ def labels(groups: Sequence[Group]) -> list[str]:
     return list(dict.fromkeys(x for g in groups for run in g.runs for x in run.start.labels))
 
 
-def mean_over(group: Group, value: Callable[[Run], Any]) -> float | None:
+def mean_over(group: Group, value: Callable[[SeedRun], Any]) -> float | None:
     """Return the mean of a value over the seeds of a group; None if a seed has no value."""
     return Stat.of([value(run) for run in group.runs]).mean
 
@@ -107,7 +107,7 @@ def _mean_recall(group: Group, label: str, last: bool) -> float | None:
     return mean_over(group, lambda run: run.summary[key].get(label))
 
 
-def _read(log: Path) -> tuple[Run, RunHistory]:
+def _read(log: Path) -> tuple[SeedRun, RunHistory]:
     history = RunHistory()
     for record in read_run(log):
         history.observe(record)
@@ -115,12 +115,12 @@ def _read(log: Path) -> tuple[Run, RunHistory]:
         raise BadInput(
             f"{log} has no clients, because the run never began; leave the run out, or run it again"
         )
-    return Run.of(history.state, log.parent), history
+    return SeedRun.of(history.state, log.parent), history
 
 
-def _refuse_other_data(runs: Sequence[Run]) -> None:
+def _refuse_other_data(runs: Sequence[SeedRun]) -> None:
     """Refuse runs on different data or labels, whose results cannot be compared."""
-    of_seed: dict[Any, Run] = {}
+    of_seed: dict[Any, SeedRun] = {}
     for run in runs:
         # Another seed may draw other test data, but the same number of samples.
         _refuse(runs[0], run, "data", _form)
@@ -128,7 +128,7 @@ def _refuse_other_data(runs: Sequence[Run]) -> None:
         _refuse(of_seed.setdefault(run.start.seed, run), run, "data", _fingerprint)
 
 
-def _refuse(one: Run, other: Run, what: str, facts: Callable[[Run], str]) -> None:
+def _refuse(one: SeedRun, other: SeedRun, what: str, facts: Callable[[SeedRun], str]) -> None:
     first, second = facts(one), facts(other)
     if first != second:
         raise BadInput(
@@ -137,24 +137,24 @@ def _refuse(one: Run, other: Run, what: str, facts: Callable[[Run], str]) -> Non
         )
 
 
-def _label_list(run: Run) -> str:
+def _label_list(run: SeedRun) -> str:
     if run.start.is_server:  # sites that joined later may have brought further labels
         return "those of the sites"
     return ", ".join(run.start.labels)
 
 
-def _form(run: Run) -> str:
+def _form(run: SeedRun) -> str:
     data = run.start.data or {}
     sizes = [f"{data[key]} {key} samples" for key in ("train", "test") if key in data]
     return ", ".join([_data_name(run), *sizes])
 
 
-def _fingerprint(run: Run) -> str:
+def _fingerprint(run: SeedRun) -> str:
     sha = (run.start.data or {}).get("sha256")
     return f"{_data_name(run)}, sha256 {sha}" if sha else _data_name(run)
 
 
-def _data_name(run: Run) -> str:
+def _data_name(run: SeedRun) -> str:
     if run.start.is_server:
         return "those of a real federation"
     return str(run.summary["spec"].get("data", {}).get("name", "data"))

@@ -57,6 +57,16 @@ CHANGES = ("joined", "left", "returned", "declared")
 CURVE, CURVE_VALUES = 256, 200_000
 
 
+# What a summary says of a run that has not come so far.
+_NOT_BEGUN = StartRecord(
+    origin="server", name="", seed=None, events=None, labels=(), rare_labels=(), spec={}
+)
+_NOT_EVALUATED = EvaluationRecord(
+    event=0, time=0.0, version=0, metrics={}, recall={}, server_models=0
+)
+_NOT_ENDED = EndRecord(event=0, time=0.0)
+
+
 @dataclass(slots=True, eq=False)
 class Site:
     """What a client has sent so far; times are in the log's time."""
@@ -392,45 +402,45 @@ class RunState:
 
     def summary(self) -> dict[str, Any]:
         """Return the content of summary.json."""
-        start, end, last = self.start, self.end, self.recent[-1] if self.recent else None
+        start, end = self.start or _NOT_BEGUN, self.end or _NOT_ENDED
+        last = self.recent[-1] if self.recent else _NOT_EVALUATED
         tail, influence = self.tail_evaluations, self.influence()
         labels = label_influence(influence, self.table) if influence and self.table else {}
-        is_final, is_server = last and last.final, start is None or start.is_server
         content: dict[str, Any] = {
-            "name": start and start.name,
-            "seed": start and start.seed,
-            "data": (start and start.data) or None,
-            "rare_labels": list(start.rare_labels) if start else [],
-            "notes": list(start.notes) if start else [],
+            "name": start.name or None,
+            "seed": start.seed,
+            "data": start.data or None,
+            "rare_labels": list(start.rare_labels),
+            "notes": list(start.notes),
             "finished": self.finished,
             "events": self.events,
-            "ended": None if is_final or is_server else end and end.reason,
-            "final": end and end.reason if is_final else None,
+            "ended": None if last.final or start.is_server else end.reason,
+            "final": end.reason if last.final else None,
             "rejected": dict(self.rejected),
             "lost": dict(self.lost) or None,
-            "costs": end and end.costs,
+            "costs": end.costs,
             "doubted": self.doubted or None,
-            "inferred": last and last.inferred,
+            "inferred": last.inferred,
             "metrics": {
                 **dict.fromkeys(METRICS),
-                **(last.metrics if last else {}),
+                **last.metrics,
                 **self.participation(),
                 "RareInfluence": self._influence.rare_share() if self.any_rare else None,
             },
             "tail": tail_of([measured(to_fields(own)) for own in tail]),
             "reached": self.reached,
             "training": self.training or None,
-            "own": last and last.own,
-            "own_rare": last and last.own_rare,
-            "calibrated": last and last.calibrated,
+            "own": last.own,
+            "own_rare": last.own_rare,
+            "calibrated": last.calibrated,
             "server_models": self._server_models,
-            "recall": last.recall if last else {},
+            "recall": last.recall,
             "tail_recall": tail_of([own.recall for own in tail]),
-            "confusion": last and last.confusion,
+            "confusion": last.confusion,
             "influence": {str(client): influence.get(client, 0.0) for client in self.counts},
             "label_influence": {str(label): value._asdict() for label, value in labels.items()},
             "changes": self._changes(),
-            "spec": start.spec if start else {},
+            "spec": start.spec,
         }
         always = ("name", "seed", "confusion")
         return {key: v for key, v in content.items() if v is not None or key in always}

@@ -396,7 +396,9 @@ def _describe(kind: Any) -> str:
         if get_origin(alternative) is Literal:
             words += [repr(choice) for choice in get_args(alternative)]
         elif get_origin(alternative) is tuple:
-            words.append(f"a list, each {_describe(get_args(alternative)[0])}")
+            element = get_args(alternative)[0]
+            example = ", such as [1, 2]" if int in alternatives(element) else ""
+            words.append(f"a list, each {_describe(element)}{example}")
         elif get_origin(alternative) is Mapping:
             words.append("a table")
         elif alternative in named:

@@ -404,7 +404,8 @@ def check_samples(
         row = int(outside.argmax())
         raise BadInput(
             f"{prefix}labels[{row}] = {labels[row]} is outside 0 to {classes - 1}, the numbers of "
-            f"{classes} label names; number labels from 0 without gaps, or give names as labels"
+            f"{classes} label names; number labels from 0 without gaps, or give names as "
+            "labels; targets of a regression have a float type"
         )
     if targets is None:
         return

@@ -440,7 +440,8 @@ def _fill_idle_clients(
         if not in_block.any():
             raise BadInput(
                 f"{clients} clients are too many for {len(holders)} labels: client {idle} would "
-                "hold nothing; use fewer clients or more clients per common label"
+                "hold nothing; use fewer clients, more clients per common label, or the partition "
+                "'iid'"
             )
         pick = _nth(spare, in_block, int(rng.integers(in_block.sum())))
         giver, held[pick] = held[pick], idle

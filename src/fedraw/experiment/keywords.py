@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
+from fedraw.core.removed import removal
 from fedraw.core.settings import keys
 from fedraw.core.text import several
 from fedraw.errors import BadInput, nearest
@@ -80,6 +81,9 @@ def in_words_of_python(function: Callable[P, R]) -> Callable[P, R]:
 def _remedy(key: str, given: Mapping[str, Any], known: Mapping[str, Any]) -> str:
     """Return where the setting belongs, or which keyword the user may have meant."""
     value, method = given[key], _method(given)
+    gone = removal(f"run.{key}", value) or removal(f"strategy.{key}", value)
+    if gone:
+        return as_keywords(gone)
     if method is not None and key in method.spec_settings:
         chosen = {**method.preset, **method.defaults, key: value}
         written = ", ".join(f"{name}={setting!r}" for name, setting in chosen.items())

@@ -127,8 +127,9 @@ def simulate(  # noqa: PLR0913 - one for each thing that a user may choose
         partition: `fedraw.Coverage(...)`, `fedraw.Dirichlet(...)`, `fedraw.IID(...)` or
             `fedraw.ByColumn(...)`; a function of the labels, the number of classes and a generator
             that returns the samples of each client; or the list of these samples.
-        speeds: `fedraw.Correlated()`, `fedraw.Uniform()`, `fedraw.Equal()` or `fedraw.Ratio(10)`;
-            the seconds of each client; or the path of a trace of recorded durations.
+        speeds: `fedraw.Correlated()`, `fedraw.Uniform()`, `fedraw.Equal()`, `fedraw.Ratio(10)` or
+            `fedraw.Stragglers(6, 10)`; the seconds of each client; or the path of a trace of
+            recorded durations.
         arrivals: With the seconds of each client: "poisson" (default) draws durations with this
             mean, "fixed" takes exactly these, "jitter" draws from 0.8 to 1.2 times these.
         local_test: The share of each client's samples that is reserved for its local test,
@@ -307,6 +308,8 @@ def choose(spec: Spec | None, **wanted: Any) -> tuple[Spec, Parts]:
     """
     if spec is not None and not isinstance(spec, Spec):
         hint = f"strategy={spec!r}" if isinstance(spec, str) else "a fedraw.Spec"
+        if isinstance(spec, str | os.PathLike) and str(spec).endswith(".toml"):
+            hint = f"fedraw.simulate(fedraw.Spec.from_file({str(spec)!r}))"
         raise BadInput(f"simulate({shown(spec)}): write {hint}; give all else by keyword")
     base, given = Spec() if spec is None else spec, wanted.get
     if all(value is None for value in wanted.values()):
@@ -410,8 +413,8 @@ def _speeds(base: Spec, wanted: Any, arrivals: str | None, parts: dict[str, Any]
         if not Path(wanted).exists():
             raise BadInput(
                 f"speeds = {str(wanted)!r} is not the path of a trace; give such a path, "
-                "fedraw.Correlated(), fedraw.Uniform(), fedraw.Equal() or fedraw.Ratio(10), or "
-                "the seconds of each client"
+                "fedraw.Correlated(), fedraw.Uniform(), fedraw.Equal(), fedraw.Ratio(10) or "
+                "fedraw.Stragglers(6, 10), or the seconds of each client"
             )
         chosen = Speeds(chosen.kind, arrivals="recorded", trace=str(Path(wanted).absolute()))
     elif hasattr(wanted, "__len__"):
@@ -419,8 +422,8 @@ def _speeds(base: Spec, wanted: Any, arrivals: str | None, parts: dict[str, Any]
     elif wanted is not None:
         raise BadInput(
             f"speeds = {shown(wanted)} are not speeds; give fedraw.Correlated(), "
-            "fedraw.Uniform(), fedraw.Equal() or fedraw.Ratio(10), the seconds of each client, "
-            "or the path of a trace"
+            "fedraw.Uniform(), fedraw.Equal(), fedraw.Ratio(10) or fedraw.Stragglers(6, 10), the "
+            "seconds of each client, or the path of a trace"
         )
     if arrivals is not None and "speeds" not in parts:
         raise BadInput(
@@ -450,6 +453,8 @@ def _training(base: Spec, wanted: Mapping[str, Any], parts: dict[str, Any]) -> T
         _refuse_signature("train", train, "model", "data", "context")
         parts["train"] = train
         changes["kind"] = "sgd" if chosen.kind == "none" else None
+    elif train is SGD:
+        raise BadInput("train = SGD: write fedraw.SGD(...)")
     elif train is not None:
         raise BadInput(
             f"train = {shown(train)} is not a way to train; give fedraw.SGD(...), a function "

@@ -79,12 +79,14 @@ def nearest(word: object, known: Iterable[str]) -> str:
 
     >>> nearest("bufer", ["buffer", "cap"])
     "did you mean 'buffer'?"
+    >>> nearest("Cap", ["buffer", "cap"])
+    "did you mean 'cap'?"
     >>> nearest("x", ["buffer", "cap"])
     'known: buffer, cap'
     """
-    names = sorted(known)
-    close = difflib.get_close_matches(str(word), names, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+    names = {name.lower(): name for name in sorted(known)}
+    close = difflib.get_close_matches(str(word).lower(), names, n=1)
+    return f"did you mean {names[close[0]]!r}?" if close else f"known: {', '.join(names.values())}"
 
 
 @contextmanager

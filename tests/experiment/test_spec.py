@@ -166,6 +166,12 @@ def test_the_strategy_gets_its_own_keys_and_the_local_rate() -> None:
         ({"training": {"nesterov": True}}, "training.nesterov = true needs momentum"),
         ({"training": {"schedule": "linear"}}, "training.schedule = 'linear' must be"),
         ({"training": {"lr_decay": 0.5}}, "training.lr_decay = 0.5 goes with schedule = 'step'"),
+        ({"run": {"lr": 0.1}}, r"\[run\] has the unknown key 'lr', which is a key of \[training\]"),
+        ({"run": {"clients": 9}}, r"'clients', which is a key of \[partition\] or \[label_noise\]"),
+        ({"strategy": {"epochs": 3}}, r"\[strategy\] has .* key of \[training\] or \[calibr"),
+        ({"training": {"buffer": 5}}, r"'buffer', which is a key of \[strategy\]"),
+        ({"buffer": 5}, r"unknown section \[buffer\]; it is a key of \[strategy\]"),
+        ({"strategy": {"name": "FedRAW"}}, "'FedRAW' is unknown; did you mean 'fedraw'"),
     ],
 )
 def test_bad_settings_are_named(tables: dict[str, Any], message: str) -> None:

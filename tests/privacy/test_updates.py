@@ -59,7 +59,7 @@ def test_without_noise_nothing_is_private() -> None:
         ({"clip": 0.0, "noise": 1.0}, "clip = 0.0 must be a positive number"),
         ({"clip": 1.0, "noise": -1.0}, "noise = -1.0 must be at least 0"),
         ({"clip": 1.0, "noise": inf}, "noise = inf must be a finite number"),
-        ({"clip": 1.0, "noise": 1.0, "delta": 1.0}, "delta = 1.0 must be above 0 and below 1"),
+        ({"clip": 1.0, "noise": 1.0, "delta": 1.0}, "delta = 1.0 must be between 0 and 1"),
     ],
 )
 def test_invalid_update_privacy_is_refused(wrong: dict[str, float], words: str) -> None:

@@ -56,7 +56,10 @@ def test_stragglers_are_so_many_clients_drawn_at_random() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"kind": "stragglers", "ratio": 10}, "needs ratio, such as 10, and stragglers"),
+        (
+            {"kind": "stragglers", "ratio": 10},
+            "stragglers is missing; kind = 'stragglers' needs it",
+        ),
         ({"kind": "stragglers", "ratio": 10, "stragglers": 0}, "stragglers = 0 must be at least 1"),
         ({"kind": "ratio", "ratio": 10, "stragglers": 3}, "goes with kind = 'stragglers'"),
     ],

@@ -100,7 +100,7 @@ def _facts(method: Method) -> dict[str, Any]:
         else dict(zip(("always", "per_slot", "per_client"), method.memory, strict=True)),
         "clients_send": needs.sends,
         "training_loss": needs.loss,
-        "labels": needs.label_evidence is not None,
+        "labels": needs.label_evidence is not None or needs.payload is not None,
         "merit": method.merit,
         "settings": {k: None if v is MISSING else v for k, v in settings.items()},
         "types": method.setting_types,

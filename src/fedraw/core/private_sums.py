@@ -34,7 +34,7 @@ SHARES = (0.1, 0.6, 0.3)
 FARTHEST = 8.0
 # Below these numbers, sums of multiples of 2⁻²⁰ are exact.
 EXACT = 2.0**33
-LEAST_EPSILON, MOST_EPSILON = 0.01, 100.0
+EPSILON, DELTA = Range(0.01, 100.0), Range(1e-12, 0.1)
 # A label counts as present above so many standard deviations of its noisy count.
 PRESENT = 2.0
 
@@ -67,8 +67,8 @@ class SumsPrivacy(Settings):
 
     """
 
-    epsilon: Annotated[float, Range(LEAST_EPSILON, MOST_EPSILON)]
-    delta: Annotated[float, Range(1e-12, 0.1)] = 1e-5
+    epsilon: Annotated[float, EPSILON]
+    delta: Annotated[float, DELTA] = 1e-5
     clip: Annotated[float, above(0)] = 1.0
     group: Annotated[int, COUNT] = 1
 

@@ -73,7 +73,8 @@ class Range:
             above = f"{'above' if self.open_low else 'at least'} {low}"
             return "a positive number" if positive else above
         if self.open_low:
-            return f"above {low} and {'below' if self.open_high else 'at most'} {high}"
+            both = f"between {low} and {high}"
+            return both if self.open_high else f"above {low} and at most {high}"
         return f"from {low} to {'below ' if self.open_high else ''}{high}"
 
 

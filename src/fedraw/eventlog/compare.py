@@ -29,10 +29,10 @@ from fedraw.eventlog.log_file import find_logs
 from fedraw.eventlog.metrics import (
     METRICS,
     cost_columns,
-    further_metrics,
     has_collapsed,
     is_shown_unasked,
     majority_share,
+    measured,
 )
 from fedraw.eventlog.records import EvaluationRecord, StartRecord
 from fedraw.eventlog.state import RunState
@@ -719,8 +719,7 @@ def _measured(summary: Mapping[str, Any], last: bool) -> dict[str, float | None]
     Metrics of evaluations are means of the last five, unless `last` asks for the last model's.
     """
     training = {f"training {key}": n for key, n in (summary.get("training") or {}).items()}
-    further, costs = further_metrics(summary), cost_columns(summary.get("costs"))
-    found = {**summary["metrics"], **(summary.get("own") or {}), **further, **training, **costs}
+    found = {**measured(summary), **training, **cost_columns(summary.get("costs"))}
     return found if last else {**found, **{k: v for k, v in summary["tail"].items() if k in found}}
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import MISSING
+from dataclasses import MISSING, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from fedraw.core.settings import Key, Range, With, alternatives, keys, meanings
+from fedraw.core.settings import Key, Range, With, alternatives, keys, meanings, plain
 from fedraw.core.text import one_line
 from fedraw.experiment.sections import KnownOrPlugin, StrategySpec
 from fedraw.experiment.spec import VERSION, sections
@@ -63,13 +63,12 @@ def write_schema(path: Path) -> None:
 
 def _section(kind: Any) -> dict[str, Any]:
     known, texts = keys(kind), meanings(kind)
-    companions = [_companion(key, rule, known) for key in known.values() for rule in key.goes_with]
     return {
         "type": "object",
         "description": _summary(kind),
         "properties": {name: _property(key, texts.get(name)) for name, key in known.items()},
         "required": [name for name, key in known.items() if key.default is MISSING],
-        **({"allOf": companions} if companions else {}),
+        **_companions(known),
         "additionalProperties": False,
     }
 
@@ -99,24 +98,32 @@ def _chosen(method: Method) -> dict[str, Any]:
 
 
 def _settings(method: Method) -> dict[str, Any]:
-    known, texts = keys(method.factory), method.setting_meanings
-    own = {name: _property(known[name], texts[name], method) for name in method.spec_settings}
-    return {"properties": {"name": {}, **own}, "additionalProperties": False}
+    usual, texts = method.spec_settings, method.setting_meanings
+    known = {
+        name: replace(key, default=usual[name])
+        for name, key in keys(method.factory).items()
+        if name in usual
+    }
+    own = {name: _property(key, texts[name]) for name, key in known.items()}
+    for name, value in method.preset.items():
+        own[name] = {"const": value, "description": f"What {method.name!r} means."}
+    return {
+        "properties": {"name": {}, **own},
+        **_companions(known),
+        "additionalProperties": False,
+    }
 
 
-def _property(key: Key, text: str | None, method: Method | None = None) -> dict[str, Any]:
+def _property(key: Key, text: str | None) -> dict[str, Any]:
     """Return the schema of one key: its type, its rules, its default and its meaning."""
-    if method is not None and key.name in method.preset:
-        return {"const": method.preset[key.name], "description": f"What {method.name!r} means."}
     found: dict[str, Any] = _type(key.kind)
     for rule in key.rules:
         if isinstance(rule, Range):
             found |= _limits(rule)
         elif isinstance(rule, KnownOrPlugin):
             found = {"anyOf": [{"enum": list(rule)}, PLUGIN]}
-    default = key.default if method is None else method.spec_settings[key.name]
-    if default not in (None, MISSING):
-        found["default"] = list(default) if isinstance(default, tuple) else default
+    if key.default not in (None, MISSING):
+        found["default"] = plain(key.default)
     return found | ({"description": text} if text else {})
 
 
@@ -144,14 +151,22 @@ def _limits(rule: Range) -> dict[str, Any]:
     }
 
 
+def _companions(known: dict[str, Key]) -> dict[str, Any]:
+    """Return the rules between the keys of a table."""
+    rules = [_companion(key, rule, known) for key in known.values() for rule in key.goes_with]
+    return {"allOf": rules} if rules else {}
+
+
 def _companion(key: Key, rule: With, known: dict[str, Key]) -> dict[str, Any]:
     """Return the rule that a key is given only with some values of another, and perhaps must be."""
     chosen: dict[str, Any] = {"properties": {rule.key: {"enum": list(rule.values)}}}
     if known[rule.key].default not in rule.values:
         chosen["required"] = [rule.key]
     needed = key.default is None and rule.default is None and not rule.optional
-    absent = False if key.default is None else {"const": _property(key, None)["default"]}
-    found: dict[str, Any] = {"if": chosen, "else": {"properties": {key.name: absent}}}
+    absent: dict[str, Any] = {"not": {"required": [key.name]}}
+    if key.default is not None:  # a resolved spec has the default of a key that does nothing
+        absent = {"properties": {key.name: {"const": plain(key.default)}}}
+    found: dict[str, Any] = {"if": chosen, "else": absent}
     return found | ({"then": {"required": [key.name]}} if needed else {})
 
 

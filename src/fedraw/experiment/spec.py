@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeGuard, get_args
 
+from fedraw.core.removed import removal
 from fedraw.core.settings import FILE, Settings, keys, shown, spec_keys
 from fedraw.errors import BadInput, MissingExtra, nearest
 from fedraw.eventlog.log_file import LOG
@@ -102,9 +103,12 @@ class Spec:
         refuse_parts(tables.pop("parts", {}))
         modules = _plugins(tables)
         known = sections()
-        for name in tables:
+        for name, table in tables.items():
             if name not in known:
-                raise BadInput(f"unknown section [{name}]; {nearest(name, known)}")
+                place = _places(name)
+                remedy = f"it is a key of {place}" if place else nearest(name, known)
+                raise BadInput(f"unknown section [{name}]; {remedy}")
+            _refuse_misplaced(name, table)
         parts: dict[str, Any] = {
             name: known[name].read(table) for name, table in tables.items() if name != "strategy"
         }
@@ -271,7 +275,9 @@ def parse_change(text: str) -> tuple[str, Any]:
     """
     key, separator, value = text.partition("=")
     if not separator or not is_key(key.strip()):
-        raise BadInput(f"--set {text!r} is not of the form section.key=value")
+        place = _places(key.strip()).split("]")[0].removeprefix("[")
+        hint = f"; did you mean {place}.{text}?" if place else ", such as strategy.name=fedfa"
+        raise BadInput(f"--set {text!r} is not of the form section.key=value{hint}")
     return key.strip(), parse_value(value)
 
 
@@ -377,6 +383,24 @@ def sections() -> dict[str, Any]:
     """Return the dataclass of each section, without the None of optional sections."""
     own = {name: key.kind for name, key in keys(Spec).items() if not name.startswith("plugin")}
     return {name: next(iter(get_args(hint)), hint) for name, hint in own.items()}
+
+
+def _places(key: str) -> str:
+    """Return the sections that have a key; empty if none has it."""
+    owners = [f"[{name}]" for name, kind in sections().items() if key in keys(kind)]
+    if any(key in method.spec_settings for method in CATALOG.values()):
+        owners.append("[strategy]")
+    return " or ".join(dict.fromkeys(owners))
+
+
+def _refuse_misplaced(section: str, table: object) -> None:
+    """Refuse a key that only other sections have, and name these."""
+    if not isinstance(table, Mapping):
+        return
+    for key in table:
+        place = _places(str(key))
+        if place and f"[{section}]" not in place and removal(f"{section}.{key}") is None:
+            raise BadInput(f"[{section}] has the unknown key {key!r}, which is a key of {place}")
 
 
 @cache

@@ -21,8 +21,8 @@ import numpy as np
 from fedraw.core.federation import Federation
 from fedraw.core.labels import NO_LABELS
 from fedraw.core.linear_head import LinearHead, Readout, held_labels
-from fedraw.core.private_sums import EXACT, Noise, SumsPrivacy
-from fedraw.core.settings import COUNT, SHARE, Settings, at_least
+from fedraw.core.private_sums import DELTA, EPSILON, EXACT, Noise, SumsPrivacy
+from fedraw.core.settings import COUNT, SHARE, Settings, above, at_least
 from fedraw.core.sums import GRID, MOST_SAMPLES, Sums, SumsShape
 from fedraw.core.sums_outliers import far_means
 from fedraw.core.text import several
@@ -195,10 +195,10 @@ class OnePass(Settings):
     shrinkage: Annotated[float | Literal["auto"], SHARE] = "auto"
     readout: Readout = "discriminant"
     floor: Annotated[int, COUNT] = 1
-    epsilon: float | None = None
-    delta: float | None = None
-    clip: float | None = None
-    group: int | None = None
+    epsilon: Annotated[float | None, EPSILON] = None
+    delta: Annotated[float | None, DELTA] = None
+    clip: Annotated[float | None, above(0)] = None
+    group: Annotated[int | None, COUNT] = None
 
     def validate(self) -> None:
         """Refuse a budget out of range, and a budget's terms without a budget."""

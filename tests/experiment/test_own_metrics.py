@@ -10,6 +10,7 @@ import pytest
 from tests.experiment.small_runs import spec
 
 from fedraw.errors import BadInput
+from fedraw.eventlog.compare import compare
 from fedraw.experiment.parts import Parts
 from fedraw.experiment.runner import run_seed
 
@@ -27,6 +28,8 @@ def test_own_metrics_are_logged_overall_and_for_rare_labels(tmp_path: Path) -> N
     assert result.summary["own"] == {"accuracy": metrics["GlobalAcc"], "undefined": None}
     assert result.summary["own_rare"]["accuracy"] == pytest.approx(metrics["AvgRare"])
     assert "own" not in plain.summary
+    (row,) = compare([result]).rows
+    assert row.metrics["rare accuracy"].mean == pytest.approx(row.metrics["AvgRare"].mean)
 
 
 def test_a_metric_that_writes_into_its_arrays_changes_nothing_else() -> None:

@@ -329,7 +329,7 @@ class Simulation:
         )
 
     def _checked_step(self, event: Event) -> tuple[State, Receivers]:
-        return self._known(checked_step(self._strategy, self.state, event))
+        return self._known(checked_step(self._strategy, self.state, event, self._needs))
 
     def _known(self, answer: tuple[State, Receivers]) -> tuple[State, Receivers]:
         """Return the strategy's answer, or refuse it if it names an unknown client."""

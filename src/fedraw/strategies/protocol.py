@@ -336,10 +336,13 @@ def is_finite(vector: Vector) -> bool:
     return bool(np.isfinite(total)) or bool(np.isfinite(vector).all())
 
 
-def checked_answer(strategy: Strategy[S], answer: tuple[S, Receivers]) -> tuple[S, Receivers]:
+def checked_answer(
+    strategy: Strategy[S], answer: tuple[S, Receivers], needs: Needs | None = None
+) -> tuple[S, Receivers]:
     """Return what `start` or `step` returned, or refuse it if it is not a state and receivers.
 
-    An array of receivers becomes a list.
+    An array of receivers becomes a list. `needs` are those of the strategy, from a driver that has
+    read them once, because making them takes as long as a small step.
     """
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise BadInput(
@@ -349,7 +352,7 @@ def checked_answer(strategy: Strategy[S], answer: tuple[S, Receivers]) -> tuple[
     state, receivers = answer
     if not isinstance(receivers, _USUAL):
         receivers = _checked_receivers(strategy, receivers)
-    if strategy.needs.payload is not None:  # the model is computed when somebody reads it
+    if (needs or strategy.needs).payload is not None:  # the model is solved when somebody reads it
         return state, receivers
     model = getattr(state, "model", None)
     if not isinstance(model, np.ndarray) or model.dtype != _FLOAT32 or model.ndim != 1:
@@ -357,20 +360,22 @@ def checked_answer(strategy: Strategy[S], answer: tuple[S, Receivers]) -> tuple[
     return state, receivers
 
 
-def checked_step(strategy: Strategy[S], state: S, event: Event) -> tuple[S, Receivers]:
+def checked_step(
+    strategy: Strategy[S], state: S, event: Event, needs: Needs | None = None
+) -> tuple[S, Receivers]:
     """Let the strategy take a step, and refuse one that changes the model without a new version.
 
     Drivers recognise a new model by its version. The model becomes read-only, because clients may
     have been handed it. No number is compared.
     """
-    version = state.version
-    if strategy.needs.payload is not None:
-        return checked_answer(strategy, strategy.step(state, event))
+    version, needs = state.version, needs or strategy.needs
+    if needs.payload is not None:
+        return checked_answer(strategy, strategy.step(state, event), needs)
     model = state.model
     if model.flags.writeable:
         frozen(model)
     try:
-        answer = checked_answer(strategy, strategy.step(state, event))
+        answer = checked_answer(strategy, strategy.step(state, event), needs)
     except ValueError as problem:
         if "read-only" not in str(problem):
             raise

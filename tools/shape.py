@@ -47,7 +47,7 @@ BUDGETS = {
     "simulation": (1_850, 2_800),
     "data": (2_700, 3_880),
     "learning": (2_900, 3_510),
-    "experiment": (3_900, 7_490),
+    "experiment": (3_900, 7_520),
     "auditing": (2_950, 4_550),
     "server": (3_500, 5_110),
     "flower": (1_100, 1_880),

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import pytest
 
-from fedraw.core.settings import Settings
+from fedraw.core.settings import Settings, checked_settings
 from fedraw.errors import BadInput
+from fedraw.strategies.qfedavg import QFedAvg
 
 
 @dataclass(frozen=True)
@@ -71,3 +72,9 @@ def test_values_get_the_type_of_their_field(key: str, value: Any, expected: Any)
 def test_other_values_are_refused_by_name(key: str, value: Any, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         Section.read({key: value}, "section")
+
+
+def test_a_setting_that_the_data_determine_is_a_key_of_servers_and_not_of_specs() -> None:
+    assert checked_settings(QFedAvg, {"lr": 1}, "strategy") == {"lr": 1.0}
+    with pytest.raises(BadInput, match=r"\[strategy\] has the unknown key 'lr'; known: name, p, q"):
+        checked_settings(QFedAvg, {"lr": 1}, "strategy", of_method=True)

@@ -341,8 +341,8 @@ def _convert(kind: Any, value: object, key: str) -> Any:
 def shown(value: object, longest: int = 60) -> str:
     """Return the repr of a value for a message, truncated if it is very long.
 
-    >>> shown("abc", longest=5), shown(10**99, longest=8)
-    ("'abc'", '10000000…')
+    >>> shown("abc", longest=5), shown(10**99, longest=8), len(shown(10**99))
+    ("'abc'", '10000000…', 61)
     """
     text = repr(value)
     return text if len(text) <= longest else f"{text[:longest]}…"

@@ -299,7 +299,7 @@ def test_an_idle_client_takes_over_a_common_label() -> None:
     ("changes", "words"),
     [
         ({"rare_labels": [0, 1], "clients_per_rare_label": 3}, "2 rare labels on 3 .* need 6"),
-        ({"clients_per_common_label": 6}, "clients_per_common_label = 6 of 5.*from 1 to 5"),
+        ({"clients_per_common_label": 6}, "6 must be from 1 to .* = 5; set it"),
         ({"clients_per_common_label": 0}, "clients_per_common_label = 0"),
         ({"clients_per_rare_label": 0}, "clients_per_rare_label = 0"),
         ({"clients": 0}, "clients = 0"),

@@ -387,12 +387,13 @@ def _with_min_samples(least: int, parts: list[Ints], rng: np.random.Generator) -
 def _check_coverage(clients: int, rare: list[int], per_rare: int, per_common: int) -> None:
     if clients < 1 or per_rare < 1:
         raise BadInput(
-            f"clients = {clients}, clients_per_rare_label = {per_rare}; both must be 1 or more"
+            f"partition.clients = {clients}, partition.clients_per_rare_label = {per_rare}; both "
+            "must be 1 or more"
         )
     if not 1 <= per_common <= clients:
         raise BadInput(
-            f"clients_per_common_label = {per_common} of {clients} clients; it must be from 1 to "
-            f"{clients}"
+            f"partition.clients_per_common_label = {per_common} must be from 1 to "
+            f"partition.clients = {clients}; set it, for example to {max(1, 2 * clients // 3)}"
         )
     if len(rare) * per_rare > clients:
         raise BadInput(

@@ -26,7 +26,7 @@ from fedraw import (
     OnePass,
     QFedAvg,
     Replay,
-)  # fmt: skip
+)
 from fedraw.errors import BadInput
 
 LOCKED = {"cap": "naive", "cap_at": 0.3, "weighting": "uniform"}

@@ -28,7 +28,7 @@ from typing import (
     get_origin,
     get_type_hints,
     runtime_checkable,
-)  # fmt: skip
+)
 
 from fedraw.core.removed import is_neutral, removal
 from fedraw.errors import BadInput, nearest

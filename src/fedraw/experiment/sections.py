@@ -25,7 +25,7 @@ from fedraw.core.settings import (
     at_least,
     checked_settings,
     keys,
-)  # fmt: skip
+)
 from fedraw.data.catalog import DEFAULT_HOLDOUT, DEFAULT_SIZE, LESIONS
 from fedraw.errors import BadInput
 from fedraw.experiment.plugins import NO_PLUGINS, Plugins

@@ -57,7 +57,7 @@ from fedraw.experiment.sections import (
     Training,
     is_plugin,
     refuse_non_strategy,
-)  # fmt: skip
+)
 from fedraw.experiment.spec import Spec, sections, spec_settings_of
 from fedraw.learning.sgd import SGD
 from fedraw.strategies.catalog import CATALOG, method_of

@@ -37,7 +37,7 @@ from fedraw.experiment.sections import (
     Summaries,
     Training,
     is_plugin,
-)  # fmt: skip
+)
 from fedraw.strategies.catalog import CATALOG, settings_of
 from fedraw.strategies.protocol import Strategy
 

@@ -17,7 +17,7 @@ from fedraw.core.settings import (
     With,
     above,
     at_least,
-)  # fmt: skip
+)
 from fedraw.core.types import Ints, Vector
 from fedraw.learning.losses import CROSS_ENTROPY, Loss, Prior, logit_shift
 
